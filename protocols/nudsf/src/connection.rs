@@ -15,11 +15,11 @@ use hyper_util::rt::TokioIo;
 use nearstate_node::executor::{Sleep, sleep};
 use nearstate_node::{ConnectionHandler, Consumed, NextAction};
 
+use crate::duplex::{Duplex, DuplexBuffers};
 use crate::http2::Http2Server;
 use crate::limits::{
     GOAWAY_TIME_MAX, HEAD_BYTES_MAX, HEADERS_MAX, INPUT_HIGH_WATER_BYTES, reply_bytes_min,
 };
-use crate::pipe::{Pipe, PipeBuffers};
 use crate::reply_body::{CountedBody, HttpConnectionState};
 use crate::request_body::RequestBody;
 use crate::service::{RequestContext, respond};
@@ -51,14 +51,14 @@ impl Service<Request<Incoming>> for RequestService {
 enum HttpVersion {
     /// Not known yet: fewer bytes than the preface arrived, and all of them equal it.
     Unknown,
-    One(Box<http1::Connection<TokioIo<Pipe>, RequestService>>),
+    One(Box<http1::Connection<TokioIo<Duplex>, RequestService>>),
     Two(Box<Http2Server>),
 }
 
 /// The handler of one connection.
 pub(crate) struct NudsfConnection {
     http: HttpVersion,
-    buffers: Rc<RefCell<PipeBuffers>>,
+    buffers: Rc<RefCell<DuplexBuffers>>,
     context: Rc<RequestContext>,
     state: Rc<HttpConnectionState>,
     /// The time limit of the head of a request of HTTP/1.1, or of the preface, and the number of
@@ -128,7 +128,7 @@ impl NudsfConnection {
             }
             begin == PREFACE
         };
-        let (context, pipe) = (Rc::clone(&self.context), Pipe(Rc::clone(&self.buffers)));
+        let (context, pipe) = (Rc::clone(&self.context), Duplex(Rc::clone(&self.buffers)));
         self.http = if is_two {
             self.head_timer = None;
             HttpVersion::Two(Box::new(Http2Server::new(pipe, context)))

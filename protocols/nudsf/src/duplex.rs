@@ -15,7 +15,7 @@ const KEPT_BYTES: usize = 16 << 10;
 
 /// The two buffers.
 #[derive(Debug, Default)]
-pub(crate) struct PipeBuffers {
+pub(crate) struct DuplexBuffers {
     input: Vec<u8>,
     /// The first byte of the input that HTTP has not read.
     at: usize,
@@ -25,7 +25,7 @@ pub(crate) struct PipeBuffers {
     pub(crate) is_full: bool,
 }
 
-impl PipeBuffers {
+impl DuplexBuffers {
     /// Adds input.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.at > 0 && self.at >= self.input.len() / 2 {
@@ -55,12 +55,12 @@ impl PipeBuffers {
     }
 }
 
-/// The end of the pipe that HTTP reads and writes. The connection polls HTTP after each change,
-/// so that no waker is needed.
+/// The end of the byte streams that HTTP reads and writes. The connection polls HTTP after each
+/// change, so that no waker is needed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pipe(pub(crate) Rc<RefCell<PipeBuffers>>);
+pub(crate) struct Duplex(pub(crate) Rc<RefCell<DuplexBuffers>>);
 
-impl AsyncRead for Pipe {
+impl AsyncRead for Duplex {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -77,7 +77,7 @@ impl AsyncRead for Pipe {
     }
 }
 
-impl AsyncWrite for Pipe {
+impl AsyncWrite for Duplex {
     fn poll_write(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,

@@ -12,7 +12,7 @@ use crate::filter::{parse_counts, parse_text};
 use crate::meta::RecordMeta;
 use crate::reply::accepts;
 use crate::sbi::SbiHeaders;
-use crate::{multipart, patch, target};
+use crate::{multipart, patch, request_path};
 
 /// The bytes of the parts of a body, and the number of parts.
 pub fn parse_multipart(content_type: &str, body: &[u8]) -> Option<(usize, usize)> {
@@ -57,8 +57,8 @@ pub fn parse_headers(fields: &[(String, Vec<u8>)]) -> bool {
 }
 
 /// True if a path is that of an operation.
-pub fn parse_target(method: &str, uri: &str) -> bool {
+pub fn parse_request_path(method: &str, uri: &str) -> bool {
     let method = method.parse::<Method>();
     let uri = uri.parse::<Uri>();
-    matches!((method, uri), (Ok(method), Ok(uri)) if target::parse(&method, &uri).is_ok())
+    matches!((method, uri), (Ok(method), Ok(uri)) if request_path::parse(&method, &uri).is_ok())
 }

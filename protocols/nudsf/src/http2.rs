@@ -11,11 +11,11 @@ use h2::{Reason, RecvStream, SendStream};
 use hyper::Request;
 use nearstate_node::executor::{TaskClass, is_due, spawn, timeout};
 
+use crate::duplex::Duplex;
 use crate::limits::{
     CONNECTION_WINDOW_BYTES, HEAD_BYTES_MAX, RESET_STREAMS_MAX, STREAM_SEND_BYTES,
     STREAM_WINDOW_BYTES, STREAMS_MAX, reply_bytes_min,
 };
-use crate::pipe::Pipe;
 use crate::reply_body::ReplyFrame;
 use crate::request_body::RequestBody;
 use crate::service::{RequestContext, respond};
@@ -70,12 +70,12 @@ fn new_slot<F: Future<Output = ()> + 'static>(
 }
 
 enum Http2State {
-    Handshake(Handshake<Pipe, ReplyFrame>),
-    Open(Connection<Pipe, ReplyFrame>),
+    Handshake(Handshake<Duplex, ReplyFrame>),
+    Open(Connection<Duplex, ReplyFrame>),
 }
 
 impl Http2Server {
-    pub(crate) fn new(pipe: Pipe, context: Rc<RequestContext>) -> Self {
+    pub(crate) fn new(pipe: Duplex, context: Rc<RequestContext>) -> Self {
         let handshake = Builder::new()
             .max_concurrent_streams(STREAMS_MAX)
             .initial_window_size(STREAM_WINDOW_BYTES)

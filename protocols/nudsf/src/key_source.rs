@@ -16,7 +16,7 @@ use nearstate_node::ClientTls;
 use nearstate_node::clock::Clock;
 use tokio::sync::watch;
 
-use crate::outbound::{OutboundClient, PlainHttp, StopFlag, start_thread};
+use crate::control_plane_client::{OutboundClient, PlainHttp, StopFlag, start_thread};
 use crate::token::{TokenKeySet, TokenKeys};
 
 /// How long keys stay in force that could not be fetched again. A day: the outage of the key server

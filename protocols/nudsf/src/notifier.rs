@@ -13,14 +13,24 @@ use nearstate_model::{Error, Result};
 use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
 use nearstate_store::{OwnerLease, Session, Txn, now_ms, since_boot};
 
-use crate::changes::{StorageSubscriptions, watched};
-use crate::deliver::{Deliveries, DeliveriesGuard};
-use crate::due::DueRecords;
 use crate::limits::NOTIFIER_INTERVAL;
-use crate::notification_page::PartialTransaction;
-use crate::outbox::Outbox;
+use crate::notifier::delivery::{Deliveries, DeliveriesGuard};
+use crate::notifier::expiry::DueRecords;
+use crate::notifier::log_reader::{StorageSubscriptions, watched};
+use crate::notifier::notification_page::PartialTransaction;
+use crate::notifier::outbox::Outbox;
 use crate::repository::Repository;
 use crate::settings::NotifierEvent;
+
+mod log_reader;
+mod notification_page;
+mod expiry;
+mod delivery;
+mod callback_state;
+mod sender;
+mod host_client;
+mod outbox;
+mod notified_record;
 
 /// How often a node that does not deliver tries to, and one that delivers looks at all targets.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

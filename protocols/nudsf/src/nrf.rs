@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use nearstate_model::Result;
 use nearstate_node::ClientTls;
 
-use crate::outbound::{OutboundClient, PlainHttp, StopFlag, start_thread};
+use crate::control_plane_client::{OutboundClient, PlainHttp, StopFlag, start_thread};
 use crate::registration::{NrfProfile, NrfRequest, Registration, message};
 use crate::settings::StorageSpec;
 

@@ -1,4 +1,4 @@
-//! A request that was routed, with what its operation needs.
+//! The context of an operation: a request that was routed, with what the operation needs.
 
 use std::cell::Cell;
 
@@ -16,16 +16,16 @@ use crate::multipart::is_media_type;
 use crate::problem::Problem;
 use crate::reply::{Reply, check_accepted};
 use crate::reply_body::{HttpConnectionState, SearchMemory};
-use crate::repository::{CallRefusal, Repository, StorageNamespaces, precondition_failed};
+use crate::repository::{OperationRefusal, Repository, StorageNamespaces, precondition_failed};
+use crate::request_path::{RequestPath, encode_segment};
 use crate::table::{NudsfOperation, Resource};
-use crate::target::{NudsfTarget, encode_segment};
 
-/// A request.
+/// A request, and what its operation needs.
 #[derive(Debug)]
-pub(crate) struct Call<'r> {
+pub(crate) struct OperationContext<'r> {
     pub(crate) repository: &'r Repository,
     pub(crate) storage: StorageNamespaces,
-    pub(crate) target: &'r NudsfTarget<'r>,
+    pub(crate) path: &'r RequestPath<'r>,
     pub(crate) headers: &'r HeaderMap,
     pub(crate) conditions: Conditions,
     /// The scheme and the authority of the request: `https`, `udsf.example`.
@@ -55,28 +55,28 @@ fn is_of_the_request_alone(status: StatusCode) -> bool {
     !status.is_success() && !tells_of_a_record.contains(&status)
 }
 
-impl<'r> Call<'r> {
+impl<'r> OperationContext<'r> {
     /// Checks what all operations have in common.
     ///
     /// # Errors
     /// 400, 404 for the realm or the storage.
     pub(crate) fn new(
         (repository, state): (&'r Repository, &'r HttpConnectionState),
-        target: &'r NudsfTarget<'r>,
+        path: &'r RequestPath<'r>,
         (headers, origin): (&'r HeaderMap, (&'r str, &'r str)),
         body: Bytes,
     ) -> Result<Self, Problem> {
-        target.query.check_features()?;
-        let storage = repository.storage(&target.realm, &target.storage)?;
+        path.query.check_features()?;
+        let storage = repository.storage(&path.realm, &path.storage)?;
         Ok(Self {
             repository,
             storage,
-            target,
+            path,
             headers,
             conditions: Conditions::parse(headers)?,
             origin,
             body,
-            gets_previous: target.query.flag("get-previous")?,
+            gets_previous: path.query.flag("get-previous")?,
             now_ms: now_ms(),
             state,
             has_committed: Cell::new(false),
@@ -98,7 +98,7 @@ impl<'r> Call<'r> {
     pub(crate) async fn transact<T>(
         &self,
         key: &[u8],
-        body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+        body: impl FnMut(&Txn<'_>) -> Result<T, OperationRefusal>,
     ) -> Result<(T, Option<u64>), Reply> {
         let done = self.repository.transact((key, &self.owed), body).await;
         if done.is_ok() {
@@ -126,7 +126,7 @@ impl<'r> Call<'r> {
     pub(crate) fn check_reply(&self, reply: &Reply) -> Result<(), Problem> {
         // The `OpenAPI` file calls a schema `multipart/mixed` by mistake, and so do generated
         // clients.
-        if self.target.spec.operation != NudsfOperation::GetMetaSchema {
+        if self.path.spec.operation != NudsfOperation::GetMetaSchema {
             reply.check_accepted(self.headers)?;
         }
         self.state.check_reply(reply.body_bytes())
@@ -151,8 +151,8 @@ impl<'r> Call<'r> {
     /// `Fenced`: the lease of a storage whose commits wait has ended; `Damaged`.
     pub(crate) fn owed(&self, reply: &Reply) -> Result<Receipt, Error> {
         let owed = self.owed.get();
-        let spec = self.target.spec;
-        let is_collection = self.target.id.is_empty();
+        let spec = self.path.spec;
+        let is_collection = self.path.id.is_empty();
         let may_be_unchanged =
             spec.method == Method::PATCH || (spec.method == Method::DELETE && is_collection);
         let (session, namespace) = (&self.repository.session, self.namespace());
@@ -164,7 +164,7 @@ impl<'r> Call<'r> {
         {
             // Another host may own the partition already, and what was read may be what it has
             // discarded, or has changed since.
-            return Err(Error::Fenced { namespace: self.target.storage.to_string() });
+            return Err(Error::Fenced { namespace: self.path.storage.to_string() });
         }
         let all = session.receipt_of_read(namespace, None)?;
         if all == Receipt::NONE || is_collection || may_be_unchanged && reply.status.is_success() {
@@ -178,7 +178,7 @@ impl<'r> Call<'r> {
     /// The namespace of the resource.
     fn namespace(&self) -> Namespace {
         let StorageNamespaces { records, subscriptions, schemas, timers } = self.storage;
-        match self.target.spec.resource {
+        match self.path.spec.resource {
             Resource::Records
             | Resource::Record
             | Resource::Meta
@@ -192,14 +192,14 @@ impl<'r> Call<'r> {
 
     /// The key of the record, subscription or schema.
     pub(crate) fn key(&self) -> &[u8] {
-        self.target.id.as_bytes()
+        self.path.id.as_bytes()
     }
 
     /// The URI of the storage.
     pub(crate) fn uri(&self) -> String {
         let (scheme, authority) = self.origin;
         let origin = format!("{scheme}://{authority}");
-        self.repository.storage_uri(&origin, &self.target.realm, &self.target.storage)
+        self.repository.storage_uri(&origin, &self.path.realm, &self.path.storage)
     }
 
     /// The URI of a record.
@@ -267,7 +267,7 @@ impl<'r> Call<'r> {
         &self,
         current: impl FnOnce() -> Option<Validators>,
         previous: impl FnOnce(StatusCode) -> Option<Reply>,
-    ) -> Result<(), CallRefusal> {
+    ) -> Result<(), OperationRefusal> {
         // Validators are digests of the whole content.
         if self.conditions.is_unconditional_write() {
             return Ok(());

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::connection::NudsfConnection;
 use crate::load::CoreLoad;
-use crate::notify::{self, NotifierClaim};
+use crate::notifier::{self, NotifierClaim};
 use crate::reply_body::HttpConnectionState;
 use crate::repository::Repository;
 use crate::service::RequestContext;
@@ -108,7 +108,7 @@ struct NudsfCoreService {
 impl CoreService for NudsfCoreService {
     fn begin(&self) {
         if self.core.index() == 0 {
-            notify::begin(&self.repository, &self.notifier);
+            notifier::begin(&self.repository, &self.notifier);
         }
     }
 

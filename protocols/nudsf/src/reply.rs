@@ -19,9 +19,10 @@ use crate::times::format_http_date;
 pub(crate) const CONTENT_TRANSFER_ENCODING: HeaderName =
     HeaderName::from_static("content-transfer-encoding");
 
-/// Headers of most responses, with those that HTTP adds: their map does not grow. With more, its
+/// The initial capacity for headers. Most responses have no more, with those that HTTP adds: their
+/// map does not grow. With more, its
 /// memory is too large for the cache of the allocator.
-const HEADERS: usize = 6;
+const HEADERS_USUAL: usize = 6;
 
 thread_local! {
     /// The second of the last `Last-Modified`, and its text: that of a write is of this second, and
@@ -55,7 +56,7 @@ pub(crate) struct Reply {
 impl Reply {
     /// A response without a body.
     pub(crate) fn empty(status: StatusCode) -> Self {
-        Self { status, headers: HeaderMap::with_capacity(HEADERS), body: Bytes::new() }
+        Self { status, headers: HeaderMap::with_capacity(HEADERS_USUAL), body: Bytes::new() }
     }
 
     /// The same response with another status.
@@ -68,8 +69,8 @@ impl Reply {
         let mut reply = Self { body: body.into(), ..Self::empty(status) };
         let known = KNOWN_TYPES.into_iter().find(|known| *known == media);
         match known {
-            Some(known) => reply.put(CONTENT_TYPE, HeaderValue::from_static(known)),
-            None => reply.push(CONTENT_TYPE, media.to_owned()),
+            Some(known) => reply.append(CONTENT_TYPE, HeaderValue::from_static(known)),
+            None => reply.append_text(CONTENT_TYPE, media.to_owned()),
         }
         reply
     }
@@ -87,7 +88,7 @@ impl Reply {
         let body = problem.to_json().to_string();
         let mut reply = Self::with_body(problem.status, "application/problem+json", body);
         if let Some((name, value)) = problem.header.as_deref() {
-            reply.push(name.clone(), value.clone());
+            reply.append_text(name.clone(), value.clone());
         }
         reply
     }
@@ -96,37 +97,37 @@ impl Reply {
     /// and asks them to validate it each time: another client may change the resource at any time.
     /// The contract wants `max-age` in it.
     pub(crate) fn validated(mut self, validators: &Validators) -> Self {
-        self.push(ETAG, validators.etag.clone());
+        self.append_text(ETAG, validators.etag.clone());
         if let Some(date) = validators.modified_ms.and_then(http_date) {
-            self.put(LAST_MODIFIED, date);
+            self.append(LAST_MODIFIED, date);
         }
-        self.put(CACHE_CONTROL, HeaderValue::from_static("no-cache, max-age=0"));
+        self.append(CACHE_CONTROL, HeaderValue::from_static("no-cache, max-age=0"));
         self
     }
 
     /// Adds the transfer encoding of a block, if it has one.
     pub(crate) fn encoded(mut self, encoding: &str) -> Self {
         if !encoding.is_empty() {
-            self.push(CONTENT_TRANSFER_ENCODING, encoding.to_owned());
+            self.append_text(CONTENT_TRANSFER_ENCODING, encoding.to_owned());
         }
         self
     }
 
     /// Adds `Location`.
     pub(crate) fn located(mut self, uri: &str) -> Self {
-        self.push(LOCATION, uri.to_owned());
+        self.append_text(LOCATION, uri.to_owned());
         self
     }
 
     /// Adds a header. A value with other bytes than a header may have comes from another interface,
     /// and is left out.
-    fn push(&mut self, name: HeaderName, value: String) {
+    fn append_text(&mut self, name: HeaderName, value: String) {
         if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
-            self.put(name, value);
+            self.append(name, value);
         }
     }
 
-    fn put(&mut self, name: HeaderName, value: HeaderValue) {
+    fn append(&mut self, name: HeaderName, value: HeaderValue) {
         self.headers.append(name, value);
     }
 

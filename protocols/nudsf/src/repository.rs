@@ -18,8 +18,8 @@ use crate::meta::SCHEMA_TAG;
 use crate::problem::Problem;
 use crate::record::StoredRecord;
 use crate::reply::Reply;
+use crate::request_path::{API, encode_segment};
 use crate::settings::{NudsfMetrics, NudsfSettings, StorageSpec};
-use crate::target::{API, encode_segment};
 use crate::timer::{DUE_TAG, EXPIRED_TAG};
 
 /// Attempts of a transaction that finds the region full: each begins by moving records together.
@@ -57,26 +57,26 @@ pub(crate) struct Repository {
 
 /// Why the body of a transaction ends without a commit.
 #[derive(Debug)]
-pub(crate) enum CallRefusal {
+pub(crate) enum OperationRefusal {
     Store(Error),
     Problem(Box<Problem>),
     /// A response that needs no commit: 304, or 412 with the current representation.
     Reply(Box<Reply>),
 }
 
-impl From<Error> for CallRefusal {
+impl From<Error> for OperationRefusal {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<Problem> for CallRefusal {
+impl From<Problem> for OperationRefusal {
     fn from(problem: Problem) -> Self {
         Self::Problem(Box::new(problem))
     }
 }
 
-impl From<Reply> for CallRefusal {
+impl From<Reply> for OperationRefusal {
     fn from(reply: Reply) -> Self {
         Self::Reply(Box::new(reply))
     }
@@ -240,7 +240,7 @@ impl Repository {
     pub(crate) async fn transact<T>(
         &self,
         (key, owed): (&[u8], &Cell<Receipt>),
-        mut body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+        mut body: impl FnMut(&Txn<'_>) -> Result<T, OperationRefusal>,
     ) -> Result<(T, Option<u64>), Reply> {
         let (done, version, receipt) = repeat(|| self.attempt(key, &mut body)).await?;
         owed.set(owed.get().max(receipt));
@@ -254,7 +254,7 @@ impl Repository {
     /// The response to send instead.
     pub(crate) async fn rehearse<T>(
         &self,
-        mut body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+        mut body: impl FnMut(&Txn<'_>) -> Result<T, OperationRefusal>,
     ) -> Result<(), Reply> {
         repeat(|| {
             let txn = self.session.begin()?;
@@ -270,7 +270,7 @@ impl Repository {
     pub(crate) async fn log_changes_for<T>(
         &self,
         storage: &StorageNamespaces,
-        body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+        body: impl FnMut(&Txn<'_>) -> Result<T, OperationRefusal>,
     ) -> Result<(), Reply> {
         let is_logged = |namespace| self.session.is_logged(namespace).map_err(Problem::from);
         if !is_logged(storage.subscriptions)? || !is_logged(storage.records)? {
@@ -283,8 +283,8 @@ impl Repository {
     fn attempt<T>(
         &self,
         key: &[u8],
-        body: &mut impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
-    ) -> Result<(T, Option<u64>, Receipt), CallRefusal> {
+        body: &mut impl FnMut(&Txn<'_>) -> Result<T, OperationRefusal>,
+    ) -> Result<(T, Option<u64>, Receipt), OperationRefusal> {
         // What another protocol or the notifier has left.
         self.session.take_owed_receipt();
         let txn = self.session.begin()?;
@@ -300,18 +300,18 @@ impl Repository {
 }
 
 /// Repeats an attempt after conflicts, and a few times if the region was full.
-async fn repeat<T>(mut attempt: impl FnMut() -> Result<T, CallRefusal>) -> Result<T, Reply> {
+async fn repeat<T>(mut attempt: impl FnMut() -> Result<T, OperationRefusal>) -> Result<T, Reply> {
     let mut full_tries = 0;
     for _ in 0..TRIES_MAX {
         match attempt() {
             Ok(done) => return Ok(done),
-            Err(CallRefusal::Reply(reply)) => return Err(*reply),
-            Err(CallRefusal::Problem(problem)) => return Err(Reply::problem(&problem)),
-            Err(CallRefusal::Store(Error::Conflict { .. })) => {}
-            Err(CallRefusal::Store(Error::Full { .. })) if full_tries < FULL_TRIES_MAX => {
+            Err(OperationRefusal::Reply(reply)) => return Err(*reply),
+            Err(OperationRefusal::Problem(problem)) => return Err(Reply::problem(&problem)),
+            Err(OperationRefusal::Store(Error::Conflict { .. })) => {}
+            Err(OperationRefusal::Store(Error::Full { .. })) if full_tries < FULL_TRIES_MAX => {
                 full_tries += 1;
             }
-            Err(CallRefusal::Store(error)) => {
+            Err(OperationRefusal::Store(error)) => {
                 return Err(Reply::problem(&Problem::from(error)));
             }
         }

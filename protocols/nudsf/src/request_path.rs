@@ -1,4 +1,4 @@
-//! The target of a request: its path and its query, decoded and checked.
+//! The path and the query of a request, decoded and checked.
 
 use std::borrow::Cow;
 
@@ -39,9 +39,9 @@ const SEGMENT: &AsciiSet = &CONTROLS
 /// One more than the segments of the longest path below the root of a service.
 const SEGMENTS_MAX: usize = 7;
 
-/// A parsed target.
+/// The parsed path and query of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct NudsfTarget<'u> {
+pub(crate) struct RequestPath<'u> {
     pub(crate) spec: &'static OperationSpec,
     pub(crate) realm: Cow<'u, str>,
     pub(crate) storage: Cow<'u, str>,
@@ -60,11 +60,11 @@ pub(crate) fn encode_segment(segment: &str) -> String {
     utf8_percent_encode(segment, SEGMENT).to_string()
 }
 
-/// Parses the target of a request.
+/// Parses the path and the query of a request.
 ///
 /// # Errors
 /// 400 (another API, invalid encoding), 404 (no such resource), 405.
-pub(crate) fn parse<'u>(method: &Method, uri: &'u Uri) -> Result<NudsfTarget<'u>, Problem> {
+pub(crate) fn parse<'u>(method: &Method, uri: &'u Uri) -> Result<RequestPath<'u>, Problem> {
     let path = uri.path();
     // Most paths begin with the service: only a root with a path of its own is searched for.
     let is_whole = |below: &&str| below.starts_with('/');
@@ -113,7 +113,7 @@ pub(crate) fn parse<'u>(method: &Method, uri: &'u Uri) -> Result<NudsfTarget<'u>
         let (status, cause) = (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED");
         return Err(Problem::new(status, cause, detail).with_header(ALLOW, allow));
     };
-    Ok(NudsfTarget {
+    Ok(RequestPath {
         spec,
         realm: decode("{realmId}", realm)?,
         storage: decode("{storageId}", storage)?,
@@ -209,13 +209,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn target(method: &Method, text: &str) -> Result<NudsfTarget<'static>, Problem> {
+    fn parsed(method: &Method, text: &str) -> Result<RequestPath<'static>, Problem> {
         parse(method, Box::leak(Box::new(text.parse().unwrap())))
     }
 
     #[test]
     fn paths_name_resources_and_ids_are_decoded() {
-        let found = target(
+        let found = parsed(
             &Method::GET,
             "/nudsf-dr/v1/R%201/S/records/a%2Fb/blocks/x?filter=%7B%22a%22:+1%7D&get-previous=true",
         )
@@ -224,13 +224,13 @@ mod tests {
         assert_eq!((&*found.realm, &*found.id, &*found.block), ("R 1", "a/b", "x"));
         assert_eq!(found.query.get("filter"), Some("{\"a\": 1}"));
         assert_eq!(found.query.flag("get-previous"), Ok(true));
-        let prefixed = target(&Method::PUT, "/udsf/nudsf-dr/v1/R/S/meta-schemas/m").unwrap();
+        let prefixed = parsed(&Method::PUT, "/udsf/nudsf-dr/v1/R/S/meta-schemas/m").unwrap();
         assert_eq!(prefixed.spec.id, "CreateOrModifyMetaSchema");
         assert_eq!(encode_segment("a/b c%é"), "a%2Fb%20c%25%C3%A9");
     }
 
     #[test]
-    fn other_targets_have_a_status_and_a_cause() {
+    fn other_paths_have_a_status_and_a_cause() {
         for (method, text, status, cause) in [
             (Method::GET, "/", 400, "INVALID_API"),
             (Method::GET, "/nudsf-dr/v2/R/S/records", 400, "INVALID_API"),
@@ -248,14 +248,14 @@ mod tests {
             ),
             (Method::GET, "/nudsf-dr/v1/R/S/records?a=%ff", 400, "INVALID_MSG_FORMAT"),
         ] {
-            let problem = target(&method, text).unwrap_err();
+            let problem = parsed(&method, text).unwrap_err();
             assert_eq!(
                 (problem.status.as_u16(), problem.cause),
                 (status, cause),
                 "{method} {text}"
             );
         }
-        let problem = target(&Method::POST, "/nudsf-dr/v1/R/S/records").unwrap_err();
+        let problem = parsed(&Method::POST, "/nudsf-dr/v1/R/S/records").unwrap_err();
         assert_eq!(problem.header.as_deref(), Some(&(ALLOW, "GET, DELETE".to_owned())));
     }
 
@@ -272,7 +272,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_is_a_target_or_a_problem(text in "/nudsf-dr/v1(/[a-z%0-9?&=-]{0,6}){0,6}") {
+        fn any_path_is_parsed_or_a_problem(text in "/nudsf-dr/v1(/[a-z%0-9?&=-]{0,6}){0,6}") {
             if let Ok(uri) = text.parse::<Uri>() {
                 let _ = parse(&Method::GET, &uri);
             }

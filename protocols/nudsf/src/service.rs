@@ -12,16 +12,16 @@ use nearstate_node::Core;
 use nearstate_node::executor::timeout;
 use nearstate_store::{Receipt, now_ms};
 
-use crate::call::Call;
 use crate::load::CoreLoad;
+use crate::operation_context::OperationContext;
 use crate::operations::execute;
 use crate::problem::Problem;
 use crate::reply::Reply;
 use crate::reply_body::{CountedBytes, HttpConnectionState, RequestGuard};
 use crate::repository::Repository;
 use crate::request_body::{RequestBody, collect};
+use crate::request_path::{self, RequestPath};
 use crate::sbi::{SbiHeaders, timed_out};
-use crate::target::{self, NudsfTarget};
 use crate::times::format_http_date;
 use crate::token::Grant;
 
@@ -90,15 +90,15 @@ async fn serve(
     (guard, operation): (&mut RequestGuard, &mut Option<usize>),
     arrived: u64,
 ) -> Result<Reply, Problem> {
-    let target = target::parse(&head.method, &head.uri)?;
-    *operation = Some(target.spec.operation as usize);
+    let path = request_path::parse(&head.method, &head.uri)?;
+    *operation = Some(path.spec.operation as usize);
     let clock = context.core.clock();
     let times = || (clock.time(clock.now().saturating_sub(arrived)), now_ms());
     let sbi = SbiHeaders::parse(&head.headers, times);
     context.load.probe(&context.core);
     context.load.admit(sbi.priority, context.repository.settings.overload_delay)?;
-    context.authorize(&head.headers, target.spec.scope).await?;
-    let execution = execute_request(context, (&head, body), &target, guard);
+    context.authorize(&head.headers, path.spec.scope).await?;
+    let execution = execute_request(context, (&head, body), &path, guard);
     match sbi.remaining {
         None => execution.await,
         Some(Duration::ZERO) => Err(timed_out()),
@@ -111,7 +111,7 @@ async fn serve(
 async fn execute_request(
     context: &RequestContext,
     (head, body): (&Parts, RequestBody),
-    target: &NudsfTarget<'_>,
+    path: &RequestPath<'_>,
     guard: &mut RequestGuard,
 ) -> Result<Reply, Problem> {
     let authority = head.uri.authority().map(hyper::http::uri::Authority::as_str);
@@ -129,20 +129,25 @@ async fn execute_request(
         Bytes::new()
     };
     let (repository, state) = (&*context.repository, &*context.state);
-    let call = Call::new((repository, state), target, (&head.headers, origin), body)?;
-    let reply = execute(&call).await;
+    let operation =
+        OperationContext::new((repository, state), path, (&head.headers, origin), body)?;
+    let reply = execute(&operation).await;
     // What is committed was checked before the commit, and is not refused any more.
-    if call.has_committed() {
-        return Ok(when_replicated(context, &call, reply).await);
+    if operation.has_committed() {
+        return Ok(when_replicated(context, &operation, reply).await);
     }
-    call.check_reply(&reply)?;
-    Ok(when_replicated(context, &call, reply).await)
+    operation.check_reply(&reply)?;
+    Ok(when_replicated(context, &operation, reply).await)
 }
 
 /// Waits until the commits of a request are replicated, if those of its storage must be
 /// (`docs/decisions/029-policies.md`). The core, and other requests of the connection, go on.
-async fn when_replicated(context: &RequestContext, call: &Call<'_>, reply: Reply) -> Reply {
-    let receipt = match call.owed(&reply) {
+async fn when_replicated(
+    context: &RequestContext,
+    operation: &OperationContext<'_>,
+    reply: Reply,
+) -> Reply {
+    let receipt = match operation.owed(&reply) {
         Ok(Receipt::NONE) => return reply,
         Ok(receipt) => receipt,
         Err(error) => return Reply::problem(&Problem::from(error)),

@@ -1,4 +1,5 @@
-//! What failed at a target, and what is sent to it next. A pure state: times are arguments.
+//! What failed at a target (a host of callbacks), and what is sent to it next. A pure state: times
+//! are arguments.
 //!
 //! | what fails | what waits |
 //! |---|---|
@@ -54,7 +55,7 @@ struct FailedLane {
 
 /// What is known of a target that has failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TargetState {
+pub(crate) struct CallbackState {
     /// Those without any answer.
     unanswered: Option<DeliveryFailures>,
     /// Orders and callbacks, by their numbers.
@@ -63,7 +64,7 @@ pub(crate) struct TargetState {
     pub(crate) read_from: u128,
 }
 
-impl TargetState {
+impl CallbackState {
     /// True if nothing has failed since the last success.
     pub(crate) fn is_clear(&self) -> bool {
         self.unanswered.is_none() && self.lanes.is_empty()
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_fails_waits_and_others_are_read_on() {
-        let (mut state, start) = (TargetState::default(), Duration::from_secs(100));
+        let (mut state, start) = (CallbackState::default(), Duration::from_secs(100));
         assert!(!state.failed(7, 40, start));
         assert!(state.is_waiting(7) && !state.is_waiting(8) && state.reads_on());
         assert_eq!((state.due(start), state.next_retry(start)), (vec![], Some(RETRY_MIN)));
@@ -228,7 +229,7 @@ mod tests {
     fn an_entry_of_two_lanes_is_not_sent_before_both_are_due() {
         let (order, callback, start) = (7, 3, Duration::from_secs(100));
         // It is not answered, and then refused: the callback answers again.
-        let mut state = TargetState { read_from: 90, ..TargetState::default() };
+        let mut state = CallbackState { read_from: 90, ..CallbackState::default() };
         state.failed(callback, 40, start);
         let later = start + RETRY_MIN;
         assert!(!state.is_postponed(callback, [order, callback], later));
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn a_callback_waits_for_the_first_of_its_entries_that_have_failed() {
         let (order, callback, start) = (7, 3, Duration::from_secs(100));
-        let mut state = TargetState::default();
+        let mut state = CallbackState::default();
         // An order of the callback waits for its entry 50, and then the callback for another's 40.
         state.refused((order, callback), 50, start);
         state.failed(callback, 40, start);
@@ -270,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_circuit_closes_with_an_answer_only() {
-        let (mut state, mut now) = (TargetState::default(), Duration::from_secs(100));
+        let (mut state, mut now) = (CallbackState::default(), Duration::from_secs(100));
         for _ in 0..FAILURES_MAX {
             assert_eq!(state.batch_max(), BATCH_MAX);
             state.unanswered(now);
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_given_up_an_hour_after_the_first_failed_attempt_and_after_some() {
-        let (mut state, start) = (TargetState::default(), Duration::from_secs(1_000_000));
+        let (mut state, start) = (CallbackState::default(), Duration::from_secs(1_000_000));
         // Attempts, and then a long pause: the node was not there.
         assert!(!state.failed(7, 40, start), "the first failure, however old the entry is");
         for attempt in 2..ATTEMPTS_MIN {

@@ -1,6 +1,6 @@
 //! Delivery of the outbox: a task for each target, which sends its entries in their order and
 //! removes those that were accepted. Targets do not wait for each other, and a callback that fails
-//! does not stop the others of its target ([`TargetState`]).
+//! does not stop the others of its target ([`CallbackState`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,25 +15,25 @@ use nearstate_node::executor::{
 };
 use nearstate_store::{OwnerLease, since_boot};
 
-use crate::host_client::HostClient;
 use crate::limits::{
     BATCH_MAX, END_INTERVAL, RELEASE_INTERVAL, TARGET_IDLE_MAX, TARGETS_MAX, UNDELIVERED_MS_MAX,
 };
-use crate::outbox::{BATCH_BYTES, Outbox, OutboxEntry};
-use crate::sending::{Sending, Sequence, SequenceEnd, is_answered};
+use crate::notifier::callback_state::CallbackState;
+use crate::notifier::host_client::HostClient;
+use crate::notifier::outbox::{BATCH_BYTES, Outbox, OutboxEntry};
+use crate::notifier::sender::{BatchSender, Sequence, SequenceEnd, is_answered};
 use crate::settings::{NotificationResult, NudsfMetrics};
-use crate::target_state::TargetState;
 
 /// The deliveries of a node.
 pub(crate) struct Deliveries {
     pub(crate) outbox: Outbox,
-    sending: Rc<Sending>,
+    sender: Rc<BatchSender>,
     tls: Option<ClientTls>,
     metrics: Arc<NudsfMetrics>,
     /// The targets with a task, each with the event that wakes it.
     running: RefCell<BTreeMap<u64, Rc<TaskEvent>>>,
     /// What has failed at targets without a task. Each has entries in the outbox: this bounds them.
-    states: RefCell<BTreeMap<u64, TargetState>>,
+    states: RefCell<BTreeMap<u64, CallbackState>>,
     /// The target whose task was started last. The next one is behind it, so that each has its
     /// turn.
     last: Cell<u64>,
@@ -76,7 +76,7 @@ pub(crate) struct DeliveriesGuard(pub(crate) Rc<Deliveries>);
 
 impl Drop for DeliveriesGuard {
     fn drop(&mut self) {
-        self.0.sending.is_over.set(true);
+        self.0.sender.is_over.set(true);
         for event in self.0.running.borrow().values() {
             event.set();
         }
@@ -85,10 +85,10 @@ impl Drop for DeliveriesGuard {
 
 impl Deliveries {
     pub(crate) fn new(outbox: Outbox, tls: Option<ClientTls>, metrics: Arc<NudsfMetrics>) -> Self {
-        let sending = Rc::new(Sending::new(Rc::clone(outbox.session()), Arc::clone(&metrics)));
+        let sender = Rc::new(BatchSender::new(Rc::clone(outbox.session()), Arc::clone(&metrics)));
         Self {
             outbox,
-            sending,
+            sender,
             tls,
             metrics,
             running: RefCell::default(),
@@ -150,11 +150,11 @@ impl Deliveries {
     async fn deliver_all(
         self: &Rc<Self>,
         (target, event): (u64, &Rc<TaskEvent>),
-        state: &mut TargetState,
+        state: &mut CallbackState,
         retry: &mut Option<Retry>,
     ) -> Result<()> {
         let mut client = None::<HostClient>;
-        while !self.sending.is_over.get() {
+        while !self.sender.is_over.get() {
             event.reset();
             if let Some(done) = retry.take_if(|retry| retry.is_done.get()) {
                 let sent = done.task.await.unwrap_or_default();
@@ -196,7 +196,7 @@ impl Deliveries {
                 *retry = Some(self.retry(again, client.as_ref(), event));
             }
             if !others.is_empty() {
-                let sent = self.sending.send(others, client.as_ref()).await;
+                let sent = self.sender.send(others, client.as_ref()).await;
                 client = client.filter(|_| is_answered(&sent));
                 self.finish((target, BatchScope::Whole), sent, state).await?;
             }
@@ -224,10 +224,10 @@ impl Deliveries {
         event: &Rc<TaskEvent>,
     ) -> Retry {
         let is_done = Rc::<Cell<bool>>::default();
-        let (sending, client) = (Rc::clone(&self.sending), client.cloned());
+        let (sender, client) = (Rc::clone(&self.sender), client.cloned());
         let (event, done) = (Rc::clone(event), Rc::clone(&is_done));
         let task = spawn(TaskClass::Background, "nudsf-notify-retry", async move {
-            let sent = sending.send(entries, client.as_ref()).await;
+            let sent = sender.send(entries, client.as_ref()).await;
             done.set(true);
             event.set();
             sent
@@ -239,7 +239,7 @@ impl Deliveries {
     fn next_batch(
         &self,
         target: u64,
-        state: &mut TargetState,
+        state: &mut CallbackState,
         is_retrying: bool,
     ) -> Result<NextBatch> {
         let now = since_boot();
@@ -276,7 +276,7 @@ impl Deliveries {
             state.read_from = 0;
             return Ok(NextBatch::Unread);
         }
-        *state = TargetState::default();
+        *state = CallbackState::default();
         self.outbox.forget(target);
         Ok(NextBatch::Empty)
     }
@@ -284,7 +284,7 @@ impl Deliveries {
     /// Entries of lanes that have waited, at most `limit`.
     fn due_entries(
         &self,
-        state: &mut TargetState,
+        state: &mut CallbackState,
         (now, limit): (Duration, usize),
     ) -> Result<Vec<OutboxEntry>> {
         let (mut entries, mut bytes) = (Vec::<OutboxEntry>::new(), 0);
@@ -312,7 +312,7 @@ impl Deliveries {
     async fn may_release(&self) -> Result<bool> {
         let session = self.outbox.session();
         let read = session.log_tail_position()?;
-        while !self.sending.is_over.get() {
+        while !self.sender.is_over.get() {
             match session.owner_lease()? {
                 OwnerLease::Unclustered => return Ok(true),
                 OwnerLease::Held { .. } if session.replicated_position()? >= read => {
@@ -329,7 +329,7 @@ impl Deliveries {
         &self,
         (target, batch): (u64, BatchScope),
         sequences: Vec<Sequence>,
-        state: &mut TargetState,
+        state: &mut CallbackState,
     ) -> Result<()> {
         let now = since_boot();
         let is_answered = is_answered(&sequences);
@@ -349,7 +349,7 @@ impl Deliveries {
             }
             removed.extend(entries.into_iter().take(done));
         }
-        if !self.outbox.remove(target, &removed, &self.sending.is_over).await? {
+        if !self.outbox.remove(target, &removed, &self.sender.is_over).await? {
             return Ok(());
         }
         for entry in &removed {
@@ -384,7 +384,7 @@ impl Deliveries {
     async fn drop_old(
         &self,
         target: u64,
-        state: &mut TargetState,
+        state: &mut CallbackState,
         lane: Option<u64>,
     ) -> Result<()> {
         let mut from = 0;
@@ -398,7 +398,7 @@ impl Deliveries {
             old.retain(|entry| {
                 lane.is_none_or(|lane| [entry.order, entry.callback].contains(&lane))
             });
-            if !self.outbox.remove(target, &old, &self.sending.is_over).await? {
+            if !self.outbox.remove(target, &old, &self.sender.is_over).await? {
                 return Ok(());
             }
             for entry in &old {
@@ -428,7 +428,7 @@ mod tests {
     use nearstate_store::{CreateOptions, Region, lease_clock};
 
     use super::*;
-    use crate::outbox::Notification;
+    use crate::notifier::outbox::Notification;
     use crate::settings::NotificationKind;
 
     /// The outcome of a future that waits for nothing.
@@ -457,13 +457,13 @@ mod tests {
         };
         let (key, notification) = (vec![1; 16], Some(notification));
         let entry = OutboxEntry { key, bytes: 1, order: 7, callback: 3, notification };
-        let send = |deliveries: &Deliveries, state: &mut TargetState| {
+        let send = |deliveries: &Deliveries, state: &mut CallbackState| {
             let entries = vec![entry.clone()];
             let (sequence, stop) = (Sequence::new(entries), TaskEvent::default());
-            let sent = ready(deliveries.sending.send_sequence(sequence, None, &stop));
+            let sent = ready(deliveries.sender.send_sequence(sequence, None, &stop));
             ready(deliveries.finish((1, BatchScope::Whole), vec![sent], state)).unwrap();
         };
-        let mut state = TargetState::default();
+        let mut state = CallbackState::default();
         session.set_owner_lease(Duration::from_nanos(1)).unwrap();
         send(&deliveries, &mut state);
         assert!(state.is_clear(), "{state:?}");

@@ -15,10 +15,10 @@ use nearstate_node::executor::yield_now;
 use nearstate_store::{Metadata, Namespace, Session, Txn, Values, View, now_ms};
 use serde_json::{Value, json};
 
-use crate::deliver::Deliveries;
 use crate::document::{Document, ExpiryAnnouncement, write_subscription};
 use crate::limits::REPETITIONS_MISSED_MAX;
-use crate::outbox::{Notification, order_of};
+use crate::notifier::delivery::Deliveries;
+use crate::notifier::outbox::{Notification, order_of};
 use crate::repository::StorageNamespaces;
 use crate::settings::{
     NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NudsfMetrics,

@@ -13,15 +13,15 @@ use nearstate_store::{
 use serde_json::{Value, json};
 
 use crate::limits::{NOTIFICATION_BYTES_MAX, SCAN_STEPS};
-use crate::notification_page::{
+use crate::notifier::notification_page::{
     NotificationPage, NotificationPlace, PartialTransaction, RecordStep, TRANSACTIONS_MAX,
 };
-use crate::notified_record::{NotifiedRecord, bytes_of, expires_ms, is_same_block};
-use crate::outbox::{Notification, order_of};
+use crate::notifier::notified_record::{NotifiedRecord, bytes_of, expires_ms, is_same_block};
+use crate::notifier::outbox::{Notification, order_of};
 use crate::record::StoredBlock;
 use crate::repository::StorageNamespaces;
+use crate::request_path::encode_segment;
 use crate::settings::NotificationKind;
-use crate::target::encode_segment;
 use crate::times::parse_date_time;
 
 /// A resource that a subscription monitors.

@@ -13,9 +13,9 @@ use std::task::Poll;
 use nearstate_node::executor::{TaskClass, TaskEvent, sleep, spawn, timeout};
 use nearstate_store::{OwnerLease, Session, since_boot};
 
-use crate::host_client::{HostClient, RESPONSE_MAX, Sent};
 use crate::limits::LEASE_INTERVAL;
-use crate::outbox::OutboxEntry;
+use crate::notifier::host_client::{HostClient, RESPONSE_MAX, Sent};
+use crate::notifier::outbox::OutboxEntry;
 use crate::settings::{NotificationResult, NudsfMetrics};
 
 /// Entries of one order, as far as they were sent.
@@ -50,15 +50,15 @@ pub(crate) fn is_answered(sent: &[Sequence]) -> bool {
     sent.iter().any(|sequence| sequence.is_answered)
 }
 
-/// What the sending tasks of a run of the notifier share.
-pub(crate) struct Sending {
+/// What the tasks that send, of one run of the notifier share.
+pub(crate) struct BatchSender {
     session: Rc<Session>,
     metrics: Arc<NudsfMetrics>,
     /// The run of the notifier has ended.
     pub(crate) is_over: Cell<bool>,
 }
 
-impl Sending {
+impl BatchSender {
     pub(crate) fn new(session: Rc<Session>, metrics: Arc<NudsfMetrics>) -> Self {
         Self { session, metrics, is_over: Cell::new(false) }
     }

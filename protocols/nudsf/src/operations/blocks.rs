@@ -5,17 +5,17 @@ use hyper::header::{CONTENT_TYPE, HeaderName};
 use nearstate_store::Txn;
 
 use super::records::check_block_id;
-use crate::call::Call;
 use crate::conditions::Validators;
 use crate::limits::PART_HEADER_BYTES_MAX;
 use crate::multipart::MultipartWriter;
+use crate::operation_context::OperationContext;
 use crate::problem::Problem;
 use crate::record::{
     BlockDraft, RecordPlace, StoredBlock, StoredRecord, write_block, write_one_block,
 };
 use crate::reply::{CONTENT_TRANSFER_ENCODING, Reply};
-use crate::repository::{CallRefusal, for_write, no_record, require_exact};
-use crate::target::encode_segment;
+use crate::repository::{OperationRefusal, for_write, no_record, require_exact};
+use crate::request_path::encode_segment;
 
 fn no_block(id: &str) -> Problem {
     Problem::not_found("BLOCK_NOT_FOUND", format!("the record has no block {id:?}"))
@@ -27,11 +27,11 @@ fn with_block(status: StatusCode, block: &StoredBlock<'_>) -> Reply {
 }
 
 /// `GetBlockList`.
-pub(super) fn list(call: &Call<'_>) -> Result<Reply, Reply> {
-    let session = &call.repository.session;
-    let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
+pub(super) fn list(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let session = &context.repository.session;
+    let view = session.get_whole(context.storage.records, context.key()).map_err(Problem::from)?;
     let record = view.as_ref().and_then(StoredRecord::of);
-    let record = record.ok_or_else(|| no_record(&call.target.id))?;
+    let record = record.ok_or_else(|| no_record(&context.path.id))?;
     let validators = record.validators();
     let blocks = record.blocks();
     if blocks.is_empty() {
@@ -48,27 +48,27 @@ pub(super) fn list(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// `GetBlock`.
-pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
-    let session = &call.repository.session;
-    let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
+pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let session = &context.repository.session;
+    let view = session.get_whole(context.storage.records, context.key()).map_err(Problem::from)?;
     let record = view.as_ref().and_then(StoredRecord::of);
-    let record = record.ok_or_else(|| no_record(&call.target.id))?;
-    let block = record.block(&call.target.block);
-    let block = block.ok_or_else(|| no_block(&call.target.block))?;
+    let record = record.ok_or_else(|| no_record(&context.path.id))?;
+    let block = record.block(&context.path.block);
+    let block = block.ok_or_else(|| no_block(&context.path.block))?;
     let validators = block.validators();
-    if let Some(reply) = call.read_refusal(&validators) {
+    if let Some(reply) = context.read_refusal(&validators) {
         return Ok(reply);
     }
     Ok(with_block(StatusCode::OK, &block).validated(&validators))
 }
 
-fn place<'c>(call: &'c Call<'_>) -> RecordPlace<'c> {
-    RecordPlace { namespace: call.storage.records, key: call.key(), now_ms: call.now_ms }
+fn place<'c>(context: &'c OperationContext<'_>) -> RecordPlace<'c> {
+    RecordPlace { namespace: context.storage.records, key: context.key(), now_ms: context.now_ms }
 }
 
 /// A header of the request that is kept with the block.
-fn kept_header(call: &Call<'_>, name: &HeaderName) -> Result<String, Problem> {
-    let Some(value) = call.headers.get(name) else { return Ok(String::new()) };
+fn kept_header(context: &OperationContext<'_>, name: &HeaderName) -> Result<String, Problem> {
+    let Some(value) = context.headers.get(name) else { return Ok(String::new()) };
     match value.to_str() {
         Ok(text) if text.len() <= PART_HEADER_BYTES_MAX => Ok(text.to_owned()),
         _ => {
@@ -79,42 +79,42 @@ fn kept_header(call: &Call<'_>, name: &HeaderName) -> Result<String, Problem> {
 }
 
 /// `CreateOrModifyBlock`.
-pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let id = &*call.target.block;
+pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let id = &*context.path.block;
     check_block_id(id)?;
-    call.require_no_coding()?;
+    context.require_no_coding()?;
     let draft = BlockDraft {
         id: id.to_owned(),
-        content_type: kept_header(call, &CONTENT_TYPE)?,
-        encoding: kept_header(call, &CONTENT_TRANSFER_ENCODING)?,
-        bytes: call.body.clone(),
+        content_type: kept_header(context, &CONTENT_TYPE)?,
+        encoding: kept_header(context, &CONTENT_TRANSFER_ENCODING)?,
+        bytes: context.body.clone(),
     };
-    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
-        let view = txn.get(call.storage.records, call.key())?;
+    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, OperationRefusal> {
+        let view = txn.get(context.storage.records, context.key())?;
         let Some(record) = for_write(view.as_ref())? else {
-            return Err(no_record(&call.target.id).into());
+            return Err(no_record(&context.path.id).into());
         };
         let old = record.block(id);
         let validators = || old.as_ref().map(StoredBlock::validators);
-        call.check_write(validators, |status| Some(with_block(status, old.as_ref()?)))?;
-        let previous = old.as_ref().filter(|_| call.gets_previous);
+        context.check_write(validators, |status| Some(with_block(status, old.as_ref()?)))?;
+        let previous = old.as_ref().filter(|_| context.gets_previous);
         let previous = previous.map(|old| with_block(StatusCode::OK, old));
         if let Some(previous) = &previous {
-            call.check_reply(previous)?;
+            context.check_reply(previous)?;
         }
         if record.is_unnamed() {
             require_exact(&record)?;
         }
-        write_one_block(txn, place(call), &record, (id, Some(&draft)))?;
+        write_one_block(txn, place(context), &record, (id, Some(&draft)))?;
         Ok(old.is_some().then_some(previous))
     };
-    let (previous, _) = call.transact(call.key(), body).await?;
-    let validators = Validators { etag: draft.etag(), modified_ms: Some(call.now_ms) };
+    let (previous, _) = context.transact(context.key(), body).await?;
+    let validators = Validators { etag: draft.etag(), modified_ms: Some(context.now_ms) };
     let reply = match previous {
         Some(Some(previous)) => previous,
         Some(None) => Reply::empty(StatusCode::NO_CONTENT),
         None => {
-            let record = call.record_uri(&call.target.id);
+            let record = context.record_uri(&context.path.id);
             let uri = format!("{record}/blocks/{}", encode_segment(id));
             Reply::empty(StatusCode::CREATED).located(&uri)
         }
@@ -123,27 +123,28 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// `DeleteBlock`.
-pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
-    let id = &*call.target.block;
-    let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
-        let view = txn.get(call.storage.records, call.key())?;
+pub(super) async fn delete(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let id = &*context.path.block;
+    let body = |txn: &Txn<'_>| -> Result<Reply, OperationRefusal> {
+        let view = txn.get(context.storage.records, context.key())?;
         let Some(record) = for_write(view.as_ref())? else {
-            return Err(no_record(&call.target.id).into());
+            return Err(no_record(&context.path.id).into());
         };
         let Some(old) = record.block(id) else { return Err(no_block(id).into()) };
         let validators = old.validators();
-        call.check_write(|| Some(validators.clone()), |status| Some(with_block(status, &old)))?;
-        let reply = if call.gets_previous {
+        context
+            .check_write(|| Some(validators.clone()), |status| Some(with_block(status, &old)))?;
+        let reply = if context.gets_previous {
             with_block(StatusCode::OK, &old)
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
         };
-        call.check_reply(&reply)?;
+        context.check_reply(&reply)?;
         if record.is_unnamed() {
             require_exact(&record)?;
         }
-        write_one_block(txn, place(call), &record, (id, None))?;
+        write_one_block(txn, place(context), &record, (id, None))?;
         Ok(reply.validated(&validators))
     };
-    Ok(call.transact(call.key(), body).await?.0)
+    Ok(context.transact(context.key(), body).await?.0)
 }

@@ -9,17 +9,17 @@ use nearstate_store::Txn;
 use serde_json::{Value, json};
 
 use super::schemas::check_schema;
-use crate::call::Call;
 use crate::conditions::Validators;
 use crate::meta::{RecordMeta, check_json_bytes, parse_json};
 use crate::multipart::{self, BodyPart};
+use crate::operation_context::OperationContext;
 use crate::patch::{self, PatchItem};
 use crate::problem::Problem;
 use crate::record::{
     BlockDraft, RecordDraft, RecordPlace, StoredRecord, version_etag, write_meta, write_record,
 };
 use crate::reply::Reply;
-use crate::repository::{CallRefusal, for_write, no_record, require_exact};
+use crate::repository::{OperationRefusal, for_write, no_record, require_exact};
 use crate::tags::is_reserved;
 
 /// The media type of a record.
@@ -39,8 +39,12 @@ pub(super) fn check_block_id(id: &str) -> Result<(), Problem> {
 }
 
 /// The expiry time of a meta that a client writes must be in the future.
-fn check_ttl(call: &Call<'_>, meta: &RecordMeta, pointer: &str) -> Result<(), Problem> {
-    if meta.expires_ms != 0 && meta.expires_ms <= call.now_ms {
+fn check_ttl(
+    context: &OperationContext<'_>,
+    meta: &RecordMeta,
+    pointer: &str,
+) -> Result<(), Problem> {
+    if meta.expires_ms != 0 && meta.expires_ms <= context.now_ms {
         return Err(Problem::optional(format!("{pointer}/ttl"), "must be in the future"));
     }
     Ok(())
@@ -75,11 +79,11 @@ fn block_drafts(parts: &[BodyPart<'_>]) -> Result<Vec<BlockDraft>, Problem> {
 
 /// The first part of a body, and the others.
 fn split_parts<'c>(
-    call: &'c Call<'_>,
+    context: &'c OperationContext<'_>,
     first: &str,
 ) -> Result<(BodyPart<'c>, Vec<BodyPart<'c>>), Problem> {
-    let content_type = call.require_media(MIXED)?;
-    let mut parts = multipart::parse(content_type, &call.body).map_err(Problem::message)?;
+    let content_type = context.require_media(MIXED)?;
+    let mut parts = multipart::parse(content_type, &context.body).map_err(Problem::message)?;
     if parts.is_empty() {
         return Err(Problem::message(format!("the first part must be the {first}")));
     }
@@ -87,8 +91,8 @@ fn split_parts<'c>(
     Ok((head, parts))
 }
 
-fn record_draft(call: &Call<'_>) -> Result<RecordDraft, Problem> {
-    let (head, parts) = split_parts(call, "meta")?;
+fn record_draft(context: &OperationContext<'_>) -> Result<RecordDraft, Problem> {
+    let (head, parts) = split_parts(context, "meta")?;
     if head.id.is_some_and(|id| !id.eq_ignore_ascii_case("meta")) {
         return Err(Problem::form("part 1 Content-Id", "must be meta"));
     }
@@ -98,7 +102,7 @@ fn record_draft(call: &Call<'_>) -> Result<RecordDraft, Problem> {
     }
     check_json_bytes(&head.bytes)?;
     let meta = RecordMeta::parse(&head.bytes)?;
-    check_ttl(call, &meta, "")?;
+    check_ttl(context, &meta, "")?;
     Ok(RecordDraft { meta, blocks: block_drafts(&parts)? })
 }
 
@@ -108,37 +112,37 @@ fn with_record(status: StatusCode, record: &StoredRecord<'_>) -> Reply {
     Reply::with_body(status, &media, body)
 }
 
-fn place<'c>(call: &'c Call<'_>) -> RecordPlace<'c> {
-    RecordPlace { namespace: call.storage.records, key: call.key(), now_ms: call.now_ms }
+fn place<'c>(context: &'c OperationContext<'_>) -> RecordPlace<'c> {
+    RecordPlace { namespace: context.storage.records, key: context.key(), now_ms: context.now_ms }
 }
 
 /// `GetRecord`.
-pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
-    let session = &call.repository.session;
-    let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
+pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let session = &context.repository.session;
+    let view = session.get_whole(context.storage.records, context.key()).map_err(Problem::from)?;
     let record = view.as_ref().and_then(StoredRecord::of);
-    let record = record.ok_or_else(|| no_record(&call.target.id))?;
+    let record = record.ok_or_else(|| no_record(&context.path.id))?;
     let validators = record.validators();
-    if let Some(reply) = call.read_refusal(&validators) {
+    if let Some(reply) = context.read_refusal(&validators) {
         return Ok(reply);
     }
     Ok(with_record(StatusCode::OK, &record).validated(&validators))
 }
 
 /// The validators of a record after a commit that wrote it.
-fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
+fn written(context: &OperationContext<'_>, version: Option<u64>) -> Validators {
     let version = version.unwrap_or_default();
-    Validators { etag: version_etag(version), modified_ms: Some(call.now_ms) }
+    Validators { etag: version_etag(version), modified_ms: Some(context.now_ms) }
 }
 
 /// A record with a callback needs the log, which has expired records until they were notified.
 async fn log_expiry<T>(
-    call: &Call<'_>,
+    context: &OperationContext<'_>,
     has_callback: bool,
-    body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+    body: impl FnMut(&Txn<'_>) -> Result<T, OperationRefusal>,
 ) -> Result<(), Reply> {
     if has_callback {
-        call.repository.log_changes_for(&call.storage, body).await?;
+        context.repository.log_changes_for(&context.storage, body).await?;
     }
     Ok(())
 }
@@ -169,69 +173,70 @@ fn may_set_callback(items: &[PatchItem]) -> bool {
 }
 
 /// `CreateOrModifyRecord`.
-pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let draft = record_draft(call)?;
-    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
-        let view = txn.get(call.storage.records, call.key())?;
+pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let draft = record_draft(context)?;
+    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, OperationRefusal> {
+        let view = txn.get(context.storage.records, context.key())?;
         let old = for_write(view.as_ref())?;
         let validators = || old.as_ref().map(StoredRecord::validators);
-        call.check_write(validators, |status| Some(with_record(status, old.as_ref()?)))?;
-        check_schema(txn, call, &draft.meta)?;
-        let previous = old.as_ref().filter(|_| call.gets_previous);
+        context.check_write(validators, |status| Some(with_record(status, old.as_ref()?)))?;
+        check_schema(txn, context, &draft.meta)?;
+        let previous = old.as_ref().filter(|_| context.gets_previous);
         let previous = previous.map(|old| with_record(StatusCode::OK, old));
         match &previous {
-            Some(previous) => call.check_reply(previous)?,
+            Some(previous) => context.check_reply(previous)?,
             None if old.is_some() => {}
-            None => call.check_body(MIXED, draft.multipart_bytes())?,
+            None => context.check_body(MIXED, draft.multipart_bytes())?,
         }
-        write_record(txn, place(call), &draft, old.as_ref())?;
+        write_record(txn, place(context), &draft, old.as_ref())?;
         Ok(old.is_some().then_some(previous))
     };
-    log_expiry(call, draft.meta.callback.is_some(), &body).await?;
-    let (previous, version) = call.transact(call.key(), body).await?;
-    let validators = written(call, version);
+    log_expiry(context, draft.meta.callback.is_some(), &body).await?;
+    let (previous, version) = context.transact(context.key(), body).await?;
+    let validators = written(context, version);
     let reply = match previous {
         Some(Some(previous)) => previous,
         Some(None) => Reply::empty(StatusCode::NO_CONTENT),
         None => {
             let (media, body) = draft.to_multipart(version.unwrap_or_default());
             Reply::with_body(StatusCode::CREATED, &media, body)
-                .located(&call.record_uri(&call.target.id))
+                .located(&context.record_uri(&context.path.id))
         }
     };
     Ok(reply.validated(&validators))
 }
 
 /// `DeleteRecord`.
-pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
-    let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
-        let view = txn.get(call.storage.records, call.key())?;
+pub(super) async fn delete(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let body = |txn: &Txn<'_>| -> Result<Reply, OperationRefusal> {
+        let view = txn.get(context.storage.records, context.key())?;
         let Some(old) = for_write(view.as_ref())? else {
-            return Err(no_record(&call.target.id).into());
+            return Err(no_record(&context.path.id).into());
         };
         let validators = old.validators();
-        call.check_write(|| Some(validators.clone()), |status| Some(with_record(status, &old)))?;
-        let reply = if call.gets_previous {
+        context
+            .check_write(|| Some(validators.clone()), |status| Some(with_record(status, &old)))?;
+        let reply = if context.gets_previous {
             with_record(StatusCode::OK, &old)
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
         };
-        call.check_reply(&reply)?;
-        txn.delete(call.storage.records, call.key())?;
+        context.check_reply(&reply)?;
+        txn.delete(context.storage.records, context.key())?;
         Ok(reply.validated(&validators))
     };
-    Ok(call.transact(call.key(), body).await?.0)
+    Ok(context.transact(context.key(), body).await?.0)
 }
 
 /// `GetMeta`.
-pub(super) fn get_meta(call: &Call<'_>) -> Result<Reply, Reply> {
-    let session = &call.repository.session;
-    let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
+pub(super) fn get_meta(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let session = &context.repository.session;
+    let view = session.get_whole(context.storage.records, context.key()).map_err(Problem::from)?;
     let record = view.as_ref().and_then(StoredRecord::of);
-    let record = record.ok_or_else(|| no_record(&call.target.id))?;
+    let record = record.ok_or_else(|| no_record(&context.path.id))?;
     let text = record.meta_text();
     let validators = record.meta_validators(text);
-    if let Some(reply) = call.read_refusal(&validators) {
+    if let Some(reply) = context.read_refusal(&validators) {
         return Ok(reply);
     }
     let reply = Reply::with_body(StatusCode::OK, "application/json", text.to_owned());
@@ -240,34 +245,34 @@ pub(super) fn get_meta(call: &Call<'_>) -> Result<Reply, Reply> {
 
 /// `UpdateMeta`. Items that fail are discarded and reported with 200; a `test` that fails discards
 /// the whole patch.
-pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
-    let items = patch::parse(&call.json(patch::MEDIA)?)?;
-    let body = |txn: &Txn<'_>| -> Result<(Validators, Vec<patch::FailedItem>), CallRefusal> {
-        let view = txn.get(call.storage.records, call.key())?;
+pub(super) async fn patch_meta(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let items = patch::parse(&context.json(patch::MEDIA)?)?;
+    let body = |txn: &Txn<'_>| -> Result<(Validators, Vec<patch::FailedItem>), OperationRefusal> {
+        let view = txn.get(context.storage.records, context.key())?;
         let Some(old) = for_write(view.as_ref())? else {
-            return Err(no_record(&call.target.id).into());
+            return Err(no_record(&context.path.id).into());
         };
         require_exact(&old)?;
         let old_meta = old.meta();
         let mut document = old_meta.to_json();
         let validators = old.meta_validators(&document.to_string());
-        call.check_write(|| Some(validators.clone()), |_| None)?;
-        let validate = |document: &Value| meta_of(call, document, &old_meta).map(drop);
+        context.check_write(|| Some(validators.clone()), |_| None)?;
+        let validate = |document: &Value| meta_of(context, document, &old_meta).map(drop);
         let failed = patch::apply(&mut document, &items, validate);
         refuse_failed_test(&failed)?;
-        call.check_reply(&patched(&failed))?;
-        let meta = meta_of(call, &document, &old_meta)?;
+        context.check_reply(&patched(&failed))?;
+        let meta = meta_of(context, &document, &old_meta)?;
         if meta == old_meta {
             return Ok((validators, failed));
         }
-        check_schema(txn, call, &meta)?;
-        write_meta(txn, place(call), &old, &meta)?;
+        check_schema(txn, context, &meta)?;
+        write_meta(txn, place(context), &old, &meta)?;
         let text = meta.to_text();
         let etag = old.meta_validators(&text).etag;
-        Ok((Validators { etag, modified_ms: Some(call.now_ms) }, failed))
+        Ok((Validators { etag, modified_ms: Some(context.now_ms) }, failed))
     };
-    log_expiry(call, may_set_callback(&items), &body).await?;
-    let ((validators, failed), _) = call.transact(call.key(), body).await?;
+    log_expiry(context, may_set_callback(&items), &body).await?;
+    let ((validators, failed), _) = context.transact(context.key(), body).await?;
     Ok(patched(&failed).validated(&validators))
 }
 
@@ -291,17 +296,21 @@ pub(super) fn refuse_failed_test(failed: &[patch::FailedItem]) -> Result<(), Pro
 }
 
 /// The meta of a patched document. Tags that lost their last value are gone.
-fn meta_of(call: &Call<'_>, document: &Value, old: &RecordMeta) -> Result<RecordMeta, Problem> {
+fn meta_of(
+    context: &OperationContext<'_>,
+    document: &Value,
+    old: &RecordMeta,
+) -> Result<RecordMeta, Problem> {
     let meta = RecordMeta::from_json(document, "")?;
     if meta.expires_ms != old.expires_ms {
-        check_ttl(call, &meta, "")?;
+        check_ttl(context, &meta, "")?;
     }
     Ok(meta)
 }
 
 /// `PatchRecord`: all items or none.
-pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
-    let (head, parts) = split_parts(call, "patch")?;
+pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let (head, parts) = split_parts(context, "patch")?;
     let media = head.content_type.map(multipart::media_type).unwrap_or_default();
     if media != patch::MEDIA {
         let reason = format!("must be {}", patch::MEDIA);
@@ -310,21 +319,21 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
     let document = parse_json(&head.bytes)?;
     let parts = block_drafts(&parts)?;
     let items = patch::parse(&refer_to_parts(document, &parts))?;
-    let body = |txn: &Txn<'_>| -> Result<(), CallRefusal> {
-        let view = txn.get(call.storage.records, call.key())?;
+    let body = |txn: &Txn<'_>| -> Result<(), OperationRefusal> {
+        let view = txn.get(context.storage.records, context.key())?;
         let Some(old) = for_write(view.as_ref())? else {
-            return Err(no_record(&call.target.id).into());
+            return Err(no_record(&context.path.id).into());
         };
-        call.check_write(|| Some(old.validators()), |_| None)?;
+        context.check_write(|| Some(old.validators()), |_| None)?;
         require_exact(&old)?;
-        let draft = patched_draft(call, &old, (&items, &parts))?;
-        check_schema(txn, call, &draft.meta)?;
-        write_record(txn, place(call), &draft, Some(&old))?;
+        let draft = patched_draft(context, &old, (&items, &parts))?;
+        check_schema(txn, context, &draft.meta)?;
+        write_record(txn, place(context), &draft, Some(&old))?;
         Ok(())
     };
-    log_expiry(call, may_set_callback(&items), &body).await?;
-    let ((), version) = call.transact(call.key(), body).await?;
-    Ok(Reply::empty(StatusCode::NO_CONTENT).validated(&written(call, version)))
+    log_expiry(context, may_set_callback(&items), &body).await?;
+    let ((), version) = context.transact(context.key(), body).await?;
+    Ok(Reply::empty(StatusCode::NO_CONTENT).validated(&written(context, version)))
 }
 
 /// The document of a patch has an object in the place of each block: `{"stored": index}` for one of
@@ -371,10 +380,10 @@ fn foreign_paths(items: &[PatchItem]) -> Vec<patch::FailedItem> {
 }
 
 fn patched_draft(
-    call: &Call<'_>,
+    context: &OperationContext<'_>,
     old: &StoredRecord<'_>,
     (items, parts): (&[PatchItem], &[BlockDraft]),
-) -> Result<RecordDraft, CallRefusal> {
+) -> Result<RecordDraft, OperationRefusal> {
     let stored = old.to_draft();
     let blocks = stored.blocks.iter().enumerate();
     let blocks: serde_json::Map<String, Value> =
@@ -385,7 +394,7 @@ fn patched_draft(
     let build = |document: &Value| -> Result<RecordDraft, Problem> {
         let meta = match document.get("meta") {
             None => RecordMeta::default(),
-            Some(meta) => meta_of(call, meta, &stored.meta)?,
+            Some(meta) => meta_of(context, meta, &stored.meta)?,
         };
         let extra = document
             .as_object()

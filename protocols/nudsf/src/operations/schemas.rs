@@ -17,16 +17,16 @@ use nearstate_store::{
 };
 use serde_json::{Map, Value};
 
-use crate::call::Call;
 use crate::conditions::Validators;
 use crate::document::{Document, write_document};
 use crate::meta::{RecordMeta, SCHEMA_TAG, escape, text};
+use crate::operation_context::OperationContext;
 use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
-use crate::repository::CallRefusal;
+use crate::repository::OperationRefusal;
+use crate::request_path::encode_segment;
 use crate::tags::is_reserved;
-use crate::target::encode_segment;
 
 /// Buckets of an index that a part of a declaration of tags examines: some tens of microseconds.
 const DECLARED_BUCKETS: u64 = 16;
@@ -138,11 +138,11 @@ fn stored_tags(view: &View<'_>) -> Result<Rc<[SchemaTag]>, Problem> {
 /// belongs to another record.
 pub(super) fn check_schema(
     txn: &Txn<'_>,
-    call: &Call<'_>,
+    context: &OperationContext<'_>,
     meta: &RecordMeta,
-) -> Result<(), CallRefusal> {
+) -> Result<(), OperationRefusal> {
     let Some(id) = &meta.schema_id else { return Ok(()) };
-    let Some(view) = txn.get(call.storage.schemas, id.as_bytes())? else {
+    let Some(view) = txn.get(context.storage.schemas, id.as_bytes())? else {
         let reason = format!("the meta schema {id:?} does not exist");
         return Err(Problem::optional("/schemaId", reason).into());
     };
@@ -153,7 +153,7 @@ pub(super) fn check_schema(
             return Err(Problem::parameter("MANDATORY_IE_MISSING", pointer, reason).into());
         }
         for value in meta.tags.values(&tag.name).filter(|_| tag.is_unique) {
-            if let Some(holder) = holder_of(txn, call, (&tag.name, value), id)? {
+            if let Some(holder) = holder_of(txn, context, (&tag.name, value), id)? {
                 let detail = format!(
                     "the unique tag {:?} has the value {value:?} in record {holder:?} of schema \
                      {id:?}",
@@ -169,14 +169,14 @@ pub(super) fn check_schema(
 /// Another record of a schema that has a value of a tag.
 fn holder_of(
     txn: &Txn<'_>,
-    call: &Call<'_>,
+    context: &OperationContext<'_>,
     (tag, value): (&str, &str),
     schema: &str,
-) -> Result<Option<String>, CallRefusal> {
-    let namespace = call.storage.records;
+) -> Result<Option<String>, OperationRefusal> {
+    let namespace = context.storage.records;
     let mut keys: Vec<Vec<u8>> = Vec::new();
     txn.find_all(namespace, tag, Values::Equal(value.as_bytes()), |key| {
-        if key != call.key() {
+        if key != context.key() {
             keys.push(key.to_vec());
         }
         true
@@ -194,13 +194,13 @@ fn holder_of(
 }
 
 /// `GetMetaSchema`.
-pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
-    let session = &call.repository.session;
-    let view = session.get_whole(call.storage.schemas, call.key()).map_err(Problem::from)?;
-    let view = view.ok_or_else(|| no_schema(&call.target.id))?;
+pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let session = &context.repository.session;
+    let view = session.get_whole(context.storage.schemas, context.key()).map_err(Problem::from)?;
+    let view = view.ok_or_else(|| no_schema(&context.path.id))?;
     let document = Document::of(&view)?;
     let validators = document.validators();
-    if let Some(reply) = call.read_refusal(&validators) {
+    if let Some(reply) = context.read_refusal(&validators) {
         return Ok(reply);
     }
     Ok(document.reply(StatusCode::OK).validated(&validators))
@@ -216,8 +216,9 @@ struct IndexDeclaration {
 impl IndexDeclaration {
     /// Begins to declare what is not ready. A tag that is declared already keeps its form, which
     /// affects the duration of searches only.
-    fn begin(call: &Call<'_>, tags: &[SchemaTag]) -> Result<Self, Problem> {
-        let (session, namespace) = (Rc::clone(&call.repository.session), call.storage.records);
+    fn begin(context: &OperationContext<'_>, tags: &[SchemaTag]) -> Result<Self, Problem> {
+        let (session, namespace) =
+            (Rc::clone(&context.repository.session), context.storage.records);
         let known = session.tags(namespace)?;
         let known = |name: &str| known.iter().find(|known| known.name == name);
         let wanted = tags.iter().filter_map(|tag| tag.index.clone());
@@ -303,36 +304,36 @@ fn adds_requirements(new: &[SchemaTag], old: &[SchemaTag]) -> bool {
 }
 
 /// `CreateOrModifyMetaSchema`.
-pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let value = call.json("application/json")?;
+pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let value = context.json("application/json")?;
     let id = text(value.as_object().unwrap_or(&Map::new()), "schemaId", "")
         .map_err(Problem::of_required_attribute)?;
-    if id.as_deref() != Some(&*call.target.id) {
+    if id.as_deref() != Some(&*context.path.id) {
         return Err(Problem::attribute("/schemaId", "must be the id in the path").into());
     }
     let tags = schema_tags(&value)?;
-    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
-        let view = txn.get(call.storage.schemas, call.key())?;
+    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, OperationRefusal> {
+        let view = txn.get(context.storage.schemas, context.key())?;
         let old = view.as_ref().map(Document::of).transpose()?;
         let validators = old.as_ref().map(Document::validators);
-        call.check_write(|| validators.clone(), |status| Some(old.as_ref()?.reply(status)))?;
+        context.check_write(|| validators.clone(), |status| Some(old.as_ref()?.reply(status)))?;
         let old_tags = old.as_ref().map(|old| schema_tags(&old.value)).transpose()?;
         if adds_requirements(&tags, &old_tags.unwrap_or_default()) {
-            refuse_if_used(txn, call)?;
+            refuse_if_used(txn, context)?;
         }
-        let previous = old.as_ref().filter(|_| call.gets_previous);
+        let previous = old.as_ref().filter(|_| context.gets_previous);
         let previous = previous.map(|old| old.reply(StatusCode::OK));
         match &previous {
-            Some(previous) => call.check_reply(previous)?,
+            Some(previous) => context.check_reply(previous)?,
             None if old.is_some() => {}
-            None => call.check_reply(&Reply::json(StatusCode::CREATED, &value))?,
+            None => context.check_reply(&Reply::json(StatusCode::CREATED, &value))?,
         }
-        write_document(txn, (call.storage.schemas, call.key()), &value, (call.now_ms, 0))?;
+        write_document(txn, (context.storage.schemas, context.key()), &value, (context.now_ms, 0))?;
         Ok(old.is_some().then_some(previous))
     };
     // A request that is refused at once declares nothing.
-    call.repository.rehearse(&body).await?;
-    let mut indexes = IndexDeclaration::begin(call, &tags)?;
+    context.repository.rehearse(&body).await?;
+    let mut indexes = IndexDeclaration::begin(context, &tags)?;
     let (previous, version) = loop {
         indexes.run().await?;
         let is_incomplete = Cell::new(false);
@@ -342,7 +343,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
             let refused = || Problem::busy("the tags of the schema are declared by others");
             if is_incomplete.get() { Err(refused().into()) } else { Ok(done) }
         };
-        match call.transact(call.key(), with_indexes).await {
+        match context.transact(context.key(), with_indexes).await {
             Ok(done) => break done,
             Err(_) if is_incomplete.get() => {}
             Err(reply) => {
@@ -357,18 +358,19 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         Some(Some(previous)) => previous,
         Some(None) => Reply::empty(StatusCode::NO_CONTENT),
         None => {
-            let uri = format!("{}/meta-schemas/{}", call.uri(), encode_segment(&call.target.id));
+            let uri =
+                format!("{}/meta-schemas/{}", context.uri(), encode_segment(&context.path.id));
             Reply::json(StatusCode::CREATED, &value).located(&uri)
         }
     };
-    Ok(reply.validated(&Validators { etag, modified_ms: Some(call.now_ms) }))
+    Ok(reply.validated(&Validators { etag, modified_ms: Some(context.now_ms) }))
 }
 
 /// 409 if a record names the schema. The transaction reads the index, so that no record can name
 /// the schema before the commit.
-fn refuse_if_used(txn: &Txn<'_>, call: &Call<'_>) -> Result<(), CallRefusal> {
+fn refuse_if_used(txn: &Txn<'_>, context: &OperationContext<'_>) -> Result<(), OperationRefusal> {
     let mut holder = None;
-    txn.find_all(call.storage.records, SCHEMA_TAG, Values::Equal(call.key()), |key| {
+    txn.find_all(context.storage.records, SCHEMA_TAG, Values::Equal(context.key()), |key| {
         holder = Some(String::from_utf8_lossy(key).into_owned());
         false
     })?;
@@ -385,22 +387,22 @@ fn refuse_if_used(txn: &Txn<'_>, call: &Call<'_>) -> Result<(), CallRefusal> {
 }
 
 /// `DeleteMetaSchema`.
-pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
-    let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
-        let Some(view) = txn.get(call.storage.schemas, call.key())? else {
-            return Err(no_schema(&call.target.id).into());
+pub(super) async fn delete(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let body = |txn: &Txn<'_>| -> Result<Reply, OperationRefusal> {
+        let Some(view) = txn.get(context.storage.schemas, context.key())? else {
+            return Err(no_schema(&context.path.id).into());
         };
         let old = Document::of(&view)?;
         let validators = old.validators();
-        call.check_write(|| Some(validators.clone()), |status| Some(old.reply(status)))?;
-        let reply = if call.gets_previous {
+        context.check_write(|| Some(validators.clone()), |status| Some(old.reply(status)))?;
+        let reply = if context.gets_previous {
             old.reply(StatusCode::OK)
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
         };
-        call.check_reply(&reply)?;
-        txn.delete(call.storage.schemas, call.key())?;
+        context.check_reply(&reply)?;
+        txn.delete(context.storage.schemas, context.key())?;
         Ok(reply.validated(&validators))
     };
-    Ok(call.transact(call.key(), body).await?.0)
+    Ok(context.transact(context.key(), body).await?.0)
 }

@@ -6,18 +6,18 @@ use nearstate_store::search::{Op, Search};
 use nearstate_store::{Namespace, View};
 use serde_json::{Map, Value};
 
-use crate::call::Call;
 use crate::filter::{TagCounter, counter_of_form, parse_counts, parse_text};
 use crate::limits::{
     DELETED_MAX, RECORDS_RETURNED_MAX, REFERENCES_MAX, SCAN_STEPS, SEARCH_BYTES_MAX,
 };
 use crate::multipart::MultipartWriter;
+use crate::operation_context::OperationContext;
 use crate::problem::Problem;
 use crate::record::{StoredRecord, write_block};
 use crate::reply::Reply;
 use crate::reply_body::SearchMemory;
-use crate::repository::CallRefusal;
-use crate::target::encode_segment;
+use crate::repository::OperationRefusal;
+use crate::request_path::encode_segment;
 
 /// Bytes of the values of all counts of a search. A tag with more different values is refused.
 const COUNTED_BYTES_MAX: usize = 64 << 20;
@@ -43,8 +43,8 @@ struct SearchQuery {
     counters: Vec<TagCounter>,
 }
 
-fn search_query(call: &Call<'_>) -> Result<SearchQuery, Problem> {
-    let query = &call.target.query;
+fn search_query(context: &OperationContext<'_>) -> Result<SearchQuery, Problem> {
+    let query = &context.path.query;
     let filter = query.get("filter").map(|text| parse_text(text, "filter")).transpose()?;
     let limit = query.number("limit-range")?;
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -75,12 +75,16 @@ fn search_query(call: &Call<'_>) -> Result<SearchQuery, Problem> {
 }
 
 /// True if an index gives the candidates of a search, so that not every record is read.
-fn is_indexed(call: &Call<'_>, namespace: Namespace, search: &Search) -> Result<bool, Problem> {
+fn is_indexed(
+    context: &OperationContext<'_>,
+    namespace: Namespace,
+    search: &Search,
+) -> Result<bool, Problem> {
     Ok(match search {
         Search::Records(_) => true,
         Search::And(units) => {
             for unit in units {
-                if is_indexed(call, namespace, unit)? {
+                if is_indexed(context, namespace, unit)? {
                     return Ok(true);
                 }
             }
@@ -88,7 +92,7 @@ fn is_indexed(call: &Call<'_>, namespace: Namespace, search: &Search) -> Result<
         }
         Search::Or(units) => {
             for unit in units {
-                if !is_indexed(call, namespace, unit)? {
+                if !is_indexed(context, namespace, unit)? {
                     return Ok(false);
                 }
             }
@@ -96,7 +100,7 @@ fn is_indexed(call: &Call<'_>, namespace: Namespace, search: &Search) -> Result<
         }
         Search::Not(_) | Search::Compare { op: Op::Neq, .. } => false,
         Search::Compare { op, tag, .. } => {
-            let tags = call.repository.session.tags(namespace)?;
+            let tags = context.repository.session.tags(namespace)?;
             let known = tags.iter().find(|known| known.name == *tag);
             known.is_some_and(|known| *op == Op::Eq || known.is_ordered)
         }
@@ -108,14 +112,14 @@ fn is_indexed(call: &Call<'_>, namespace: Namespace, search: &Search) -> Result<
 /// record that matches during the whole search is visited once; one that is changed by a request in
 /// between may be visited or not. The keys that the search keeps count as `memory`.
 pub(super) async fn for_each_match(
-    call: &Call<'_>,
+    context: &OperationContext<'_>,
     namespace: Namespace,
     (filter, memory): (Option<&Search>, &SearchMemory<'_>),
     mut visit: impl FnMut(&View<'_>, &[(&str, &[u8])]) -> Result<bool, Problem>,
 ) -> Result<(), Problem> {
-    let session = &call.repository.session;
+    let session = &context.repository.session;
     if let Some(search) = filter
-        && is_indexed(call, namespace, search)?
+        && is_indexed(context, namespace, search)?
     {
         let mut slices = session.search_slices(namespace, search)?;
         while slices.next(SCAN_STEPS, &mut visit)? {
@@ -170,14 +174,14 @@ impl Found {
 }
 
 /// `SearchRecord`.
-pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
+pub(super) async fn search(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     let SearchQuery { filter, limit, counts_all, retrieve, payload_max, mut counters } =
-        search_query(call)?;
+        search_query(context)?;
     let references_max = limit.unwrap_or(REFERENCES_MAX).min(REFERENCES_MAX);
     let visits_all = counts_all || !counters.is_empty() || limit.is_none();
-    let (mut found, memory) = (Found::default(), call.search_memory());
-    let records_uri = format!("{}/records/", call.uri());
-    for_each_match(call, call.storage.records, (filter.as_ref(), &memory), |view, tags| {
+    let (mut found, memory) = (Found::default(), context.search_memory());
+    let records_uri = format!("{}/records/", context.uri());
+    for_each_match(context, context.storage.records, (filter.as_ref(), &memory), |view, tags| {
         let Some(record) = StoredRecord::of(view) else { return Ok(true) };
         let Ok(id) = str::from_utf8(view.key()) else { return Ok(true) };
         found.count += 1;
@@ -223,8 +227,8 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     if !found.references.is_empty() {
         descriptor.insert("references".to_owned(), Value::Array(found.references));
     }
-    let features = call.target.query.get("supported-features");
-    if let Some(features) = features.and_then(|client| call.negotiated_features(client)) {
+    let features = context.path.query.get("supported-features");
+    if let Some(features) = features.and_then(|client| context.negotiated_features(client)) {
         descriptor.insert("supportedFeatures".to_owned(), Value::from(features));
     }
     if !counters.is_empty() {
@@ -238,7 +242,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let mut writer = MultipartWriter::with_capacity(found.writer.len() + 1024);
     writer.part("descriptor", "application/json", None, descriptor.to_string().as_bytes());
     writer.append(&found.writer);
-    let (boundary, body) = writer.finish(call.now_ms);
+    let (boundary, body) = writer.finish(context.now_ms);
     Ok(Reply::with_body(StatusCode::OK, &format!("multipart/mixed; boundary={boundary}"), body))
 }
 
@@ -271,25 +275,28 @@ fn add_record(
 /// Fails if the response with these ids must not be sent, before any of them is deleted.
 ///
 /// # Errors
-/// As [`Call::check_body`].
-pub(super) fn check_deletion(call: &Call<'_>, keys: &[Vec<u8>]) -> Result<(), Problem> {
+/// As [`OperationContext::check_body`].
+pub(super) fn check_deletion(
+    context: &OperationContext<'_>,
+    keys: &[Vec<u8>],
+) -> Result<(), Problem> {
     const ID_BYTES: usize = "\"\",".len();
     if keys.is_empty() {
         return Ok(());
     }
     let bytes = keys.iter().map(|key| key.len() + ID_BYTES).sum();
-    call.check_body("application/json", bytes)
+    context.check_body("application/json", bytes)
 }
 
 /// `BulkDeleteRecords`. Each record is deleted in a transaction of its own, if it still matches.
-pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
-    let Some(text) = call.target.query.get("filter") else {
+pub(super) async fn delete(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let Some(text) = context.path.query.get("filter") else {
         let cause = "MANDATORY_QUERY_PARAM_MISSING";
         return Err(Problem::parameter(cause, "query filter", "is required").into());
     };
     let filter = parse_text(text, "filter").map_err(Problem::of_required_query)?;
-    let (mut keys, mut bytes, memory) = (Vec::new(), 0, call.search_memory());
-    for_each_match(call, call.storage.records, (Some(&filter), &memory), |view, _| {
+    let (mut keys, mut bytes, memory) = (Vec::new(), 0, context.search_memory());
+    for_each_match(context, context.storage.records, (Some(&filter), &memory), |view, _| {
         if StoredRecord::of(view).is_some() && str::from_utf8(view.key()).is_ok() {
             bytes += view.key().len() + size_of::<Vec<u8>>();
             memory.set_kept(bytes);
@@ -298,17 +305,17 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         Ok(keys.len() < DELETED_MAX)
     })
     .await?;
-    check_deletion(call, &keys)?;
+    check_deletion(context, &keys)?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {
         let id = Value::from(String::from_utf8_lossy(&key).into_owned());
-        let done = call.transact(&key, |txn| {
-            let Some(view) = txn.get(call.storage.records, &key)? else { return Ok(false) };
+        let done = context.transact(&key, |txn| {
+            let Some(view) = txn.get(context.storage.records, &key)? else { return Ok(false) };
             let tags: Vec<(&str, &[u8])> = view.tags().collect();
             if !filter.matches(&key, &tags) || StoredRecord::of(&view).is_none() {
                 return Ok(false);
             }
-            txn.delete(call.storage.records, &key).map_err(CallRefusal::from)
+            txn.delete(context.storage.records, &key).map_err(OperationRefusal::from)
         });
         match done.await {
             Ok((true, _)) => deleted.push(id),

@@ -1,5 +1,5 @@
 //! Subscriptions to notifications: GET, PUT, PATCH, DELETE. The notifier
-//! (`notify.rs`) reads them from the log.
+//! (`notifier.rs`) reads them from the log.
 
 use hyper::StatusCode;
 use nearstate_node::executor::yield_if_due;
@@ -7,18 +7,18 @@ use nearstate_store::{Txn, View};
 use serde_json::{Map, Value};
 
 use super::records::{patched, refuse_failed_test};
-use crate::call::Call;
 use crate::conditions::Validators;
 use crate::document::{Document, ExpiryAnnouncement, write_subscription};
 use crate::features::FeatureSet;
 use crate::limits::{LIST_BYTES_MAX, REFERENCES_MAX, SCAN_STEPS};
 use crate::meta::{is_uuid, text, uri};
+use crate::operation_context::OperationContext;
 use crate::patch;
 use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
-use crate::repository::CallRefusal;
-use crate::target::{API, Query, encode_segment};
+use crate::repository::OperationRefusal;
+use crate::request_path::{API, Query, encode_segment};
 use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
@@ -75,7 +75,7 @@ struct Checked {
 }
 
 /// Checks a `NotificationSubscription`.
-fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
+fn check(context: &OperationContext<'_>, value: &Value) -> Result<Checked, Problem> {
     let Some(object) = value.as_object() else {
         return Err(Problem::message("a subscription must be an object"));
     };
@@ -91,14 +91,14 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
         Some(expiry) => {
             let parsed = expiry.as_str().and_then(parse_date_time);
             let refused = || Problem::optional("/expiry", "must be a date-time in the future");
-            parsed.filter(|ms| *ms > call.now_ms).ok_or_else(refused)?
+            parsed.filter(|ms| *ms > context.now_ms).ok_or_else(refused)?
         }
     };
     if object.get("expiryNotification").is_some_and(|seconds| !seconds.is_u64()) {
         return Err(Problem::optional("/expiryNotification", "must be a number of seconds"));
     }
     if let Some(filter) = object.get("subFilter") {
-        check_filter(call, filter)?;
+        check_filter(context, filter)?;
     }
     if let Some(features) = object.get("supportedFeatures")
         && features.as_str().and_then(FeatureSet::parse).is_none()
@@ -115,16 +115,16 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
 
 /// Replaces the features of the client by those that both sides support: the representation of a
 /// subscription has the negotiated ones (TS 29.500, 6.6.2).
-fn negotiate(call: &Call<'_>, value: &mut Value) {
+fn negotiate(context: &OperationContext<'_>, value: &mut Value) {
     if let Some(features) = value.get_mut("supportedFeatures")
-        && let Some(negotiated) = features.as_str().and_then(|own| call.negotiated_features(own))
+        && let Some(negotiated) = features.as_str().and_then(|own| context.negotiated_features(own))
     {
         *features = Value::from(negotiated);
     }
 }
 
 /// Checks a `SubscriptionFilter`: resources of this storage, and operations.
-fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
+fn check_filter(context: &OperationContext<'_>, filter: &Value) -> Result<(), Problem> {
     let Some(object) = filter.as_object() else {
         return Err(Problem::optional("/subFilter", "must be an object"));
     };
@@ -136,7 +136,7 @@ fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
             return Err(Problem::optional(pointer, reason));
         };
         // The host may have another name for the client than for the node.
-        let uri = call.uri();
+        let uri = context.uri();
         let path = uri.find(API).and_then(|at| uri.get(at..)).unwrap_or_default();
         let root = format!("{path}/records");
         let is_here = |text: &str| {
@@ -162,20 +162,23 @@ fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
 }
 
 /// The subscription of a view, unless it has expired.
-fn current(call: &Call<'_>, view: Option<&View<'_>>) -> Result<Option<Document>, Problem> {
+fn current(
+    context: &OperationContext<'_>,
+    view: Option<&View<'_>>,
+) -> Result<Option<Document>, Problem> {
     let document = view.map(Document::of).transpose()?;
-    Ok(document.filter(|document| !document.has_expired(call.now_ms)))
+    Ok(document.filter(|document| !document.has_expired(context.now_ms)))
 }
 
 fn write(
     txn: &Txn<'_>,
-    call: &Call<'_>,
+    context: &OperationContext<'_>,
     value: &Value,
     checked: &Checked,
 ) -> nearstate_model::Result<()> {
-    let uri = call.uri();
-    let times = ((call.now_ms, checked.expires_ms), checked.announcement, uri.as_str());
-    write_subscription(txn, (call.storage.subscriptions, call.key()), value, times)
+    let uri = context.uri();
+    let times = ((context.now_ms, checked.expires_ms), checked.announcement, uri.as_str());
+    write_subscription(txn, (context.storage.subscriptions, context.key()), value, times)
 }
 
 fn not_owner() -> Problem {
@@ -184,11 +187,11 @@ fn not_owner() -> Problem {
 }
 
 /// `GetNotificationSubscriptions`.
-pub(super) async fn list(call: &Call<'_>) -> Result<Reply, Reply> {
-    let limit = call.target.query.number("limit-range")?;
+pub(super) async fn list(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let limit = context.path.query.number("limit-range")?;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(REFERENCES_MAX);
-    let session = &call.repository.session;
-    let mut scan = session.scan(call.storage.subscriptions).map_err(Problem::from)?;
+    let session = &context.repository.session;
+    let mut scan = session.scan(context.storage.subscriptions).map_err(Problem::from)?;
     let (mut found, mut bytes, mut unyielded) = (Vec::new(), 0, 0);
     while found.len() < limit.min(REFERENCES_MAX)
         && bytes < LIST_BYTES_MAX
@@ -197,7 +200,7 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, Reply> {
         if let Some(view) = scan.view().map_err(Problem::from)? {
             unyielded += view.bytes().len();
             let document = Document::of(&view)?;
-            if !document.has_expired(call.now_ms) {
+            if !document.has_expired(context.now_ms) {
                 bytes += view.bytes().len();
                 found.push(document.value);
             }
@@ -212,85 +215,86 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// `GetNotificationSubscription`.
-pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
-    let session = &call.repository.session;
-    let view = session.get_whole(call.storage.subscriptions, call.key()).map_err(Problem::from)?;
-    let document = current(call, view.as_ref())?;
-    let document = document.ok_or_else(|| no_subscription(&call.target.id))?;
+pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let session = &context.repository.session;
+    let view =
+        session.get_whole(context.storage.subscriptions, context.key()).map_err(Problem::from)?;
+    let document = current(context, view.as_ref())?;
+    let document = document.ok_or_else(|| no_subscription(&context.path.id))?;
     let validators = document.validators();
-    if let Some(reply) = call.read_refusal(&validators) {
+    if let Some(reply) = context.read_refusal(&validators) {
         return Ok(reply);
     }
     Ok(document.reply(StatusCode::OK).validated(&validators))
 }
 
-fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
+fn written(context: &OperationContext<'_>, version: Option<u64>) -> Validators {
     let etag = version_etag(version.unwrap_or_default());
-    Validators { etag, modified_ms: Some(call.now_ms) }
+    Validators { etag, modified_ms: Some(context.now_ms) }
 }
 
 /// `CreateAndUpdateNotificationSubscription`.
-pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let mut value = call.json("application/json")?;
-    let checked = check(call, &value)?;
-    negotiate(call, &mut value);
+pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let mut value = context.json("application/json")?;
+    let checked = check(context, &value)?;
+    negotiate(context, &mut value);
     let reply = Reply::json(StatusCode::OK, &value);
-    call.check_reply(&reply)?;
-    let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
-        let view = txn.get(call.storage.subscriptions, call.key())?;
-        let old = current(call, view.as_ref())?;
+    context.check_reply(&reply)?;
+    let body = |txn: &Txn<'_>| -> Result<bool, OperationRefusal> {
+        let view = txn.get(context.storage.subscriptions, context.key())?;
+        let old = current(context, view.as_ref())?;
         if let Some(old) = &old {
             let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
             if !owner.is_same(&checked.client) {
                 return Err(not_owner().into());
             }
         }
-        call.check_write(|| old.as_ref().map(Document::validators), |_| None)?;
+        context.check_write(|| old.as_ref().map(Document::validators), |_| None)?;
         if view.is_none() {
-            call.repository.check_subscriptions(&call.storage)?;
+            context.repository.check_subscriptions(&context.storage)?;
         }
-        write(txn, call, &value, &checked)?;
+        write(txn, context, &value, &checked)?;
         Ok(old.is_some())
     };
     // From here on the log has what the subscription asks for.
-    call.repository.log_changes_for(&call.storage, &body).await?;
-    let (existed, version) = call.transact(call.key(), body).await?;
+    context.repository.log_changes_for(&context.storage, &body).await?;
+    let (existed, version) = context.transact(context.key(), body).await?;
     let reply = if existed {
         reply
     } else {
-        let uri = format!("{}/subs-to-notify/{}", call.uri(), encode_segment(&call.target.id));
+        let uri = format!("{}/subs-to-notify/{}", context.uri(), encode_segment(&context.path.id));
         reply.with_status(StatusCode::CREATED).located(&uri)
     };
-    Ok(reply.validated(&written(call, version)))
+    Ok(reply.validated(&written(context, version)))
 }
 
 /// `UpdateNotificationSubscription`. Items that fail are discarded and reported, as for meta.
-pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
-    let items = patch::parse(&call.json(patch::MEDIA)?)?;
+pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let items = patch::parse(&context.json(patch::MEDIA)?)?;
     let body =
-        |txn: &Txn<'_>| -> Result<(Vec<patch::FailedItem>, Option<Validators>), CallRefusal> {
-            let view = txn.get(call.storage.subscriptions, call.key())?;
-            let Some(old) = current(call, view.as_ref())? else {
-                return Err(no_subscription(&call.target.id).into());
+        |txn: &Txn<'_>| -> Result<(Vec<patch::FailedItem>, Option<Validators>), OperationRefusal> {
+            let view = txn.get(context.storage.subscriptions, context.key())?;
+            let Some(old) = current(context, view.as_ref())? else {
+                return Err(no_subscription(&context.path.id).into());
             };
-            call.check_write(|| Some(old.validators()), |_| None)?;
+            context.check_write(|| Some(old.validators()), |_| None)?;
             let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
             let mut value = old.value.clone();
             let failed = patch::apply(&mut value, &items, |value| {
-                let checked = check(call, value)?;
+                let checked = check(context, value)?;
                 if checked.client == owner { Ok(()) } else { Err(not_owner()) }
             });
             refuse_failed_test(&failed)?;
-            call.check_reply(&patched(&failed))?;
-            negotiate(call, &mut value);
+            context.check_reply(&patched(&failed))?;
+            negotiate(context, &mut value);
             if value == old.value {
                 return Ok((failed, Some(old.validators())));
             }
-            write(txn, call, &value, &check(call, &value)?)?;
+            write(txn, context, &value, &check(context, &value)?)?;
             Ok((failed, None))
         };
-    let ((failed, unchanged), version) = call.transact(call.key(), body).await?;
-    let validators = unchanged.unwrap_or_else(|| written(call, version));
+    let ((failed, unchanged), version) = context.transact(context.key(), body).await?;
+    let validators = unchanged.unwrap_or_else(|| written(context, version));
     Ok(patched(&failed).validated(&validators))
 }
 
@@ -330,29 +334,29 @@ fn members_in_order(text: &str) -> Option<Value> {
 }
 
 /// `DeleteNotificationSubscription`.
-pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
-    let client = client_id(&call.target.query).map_err(Problem::of_required_query);
+pub(super) async fn delete(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let client = client_id(&context.path.query).map_err(Problem::of_required_query);
     let Some(client) = client? else {
         let cause = "MANDATORY_QUERY_PARAM_MISSING";
         return Err(Problem::parameter(cause, "query client-id", "is required").into());
     };
-    let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
-        let view = txn.get(call.storage.subscriptions, call.key())?;
-        let Some(old) = current(call, view.as_ref())? else {
-            return Err(no_subscription(&call.target.id).into());
+    let body = |txn: &Txn<'_>| -> Result<Reply, OperationRefusal> {
+        let view = txn.get(context.storage.subscriptions, context.key())?;
+        let Some(old) = current(context, view.as_ref())? else {
+            return Err(no_subscription(&context.path.id).into());
         };
         if !ClientId::parse(old.value.get("clientId"), "/clientId")?.is_same(&client) {
             return Err(not_owner().into());
         }
-        call.check_write(|| Some(old.validators()), |status| Some(old.reply(status)))?;
-        let reply = if call.gets_previous {
+        context.check_write(|| Some(old.validators()), |status| Some(old.reply(status)))?;
+        let reply = if context.gets_previous {
             Reply::json(StatusCode::OK, &Value::Array(vec![old.value]))
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
         };
-        call.check_reply(&reply)?;
-        txn.delete(call.storage.subscriptions, call.key())?;
+        context.check_reply(&reply)?;
+        txn.delete(context.storage.subscriptions, context.key())?;
         Ok(reply)
     };
-    Ok(call.transact(call.key(), body).await?.0)
+    Ok(context.transact(context.key(), body).await?.0)
 }

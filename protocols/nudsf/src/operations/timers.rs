@@ -8,16 +8,16 @@ use serde_json::{Map, Value};
 
 use super::records::{patched, refuse_failed_test};
 use super::search::{check_deletion, for_each_match};
-use crate::call::Call;
 use crate::document::Document;
 use crate::filter::parse_text;
 use crate::limits::{DELETED_MAX, LIST_BYTES_MAX, REFERENCES_MAX};
 use crate::meta::check_json_bytes;
+use crate::operation_context::OperationContext;
 use crate::patch;
 use crate::problem::Problem;
 use crate::reply::Reply;
 use crate::reply_body::SearchMemory;
-use crate::repository::CallRefusal;
+use crate::repository::OperationRefusal;
 use crate::timer::{DUE_TAG, EXPIRED, EXPIRED_TAG, Timer};
 
 fn no_timer(id: &str) -> Problem {
@@ -34,8 +34,8 @@ enum Expired {
 }
 
 /// The filter of a request.
-fn filter(call: &Call<'_>, selected: Expired) -> Result<Option<Search>, Problem> {
-    let query = &call.target.query;
+fn filter(context: &OperationContext<'_>, selected: Expired) -> Result<Option<Search>, Problem> {
+    let query = &context.path.query;
     let filter = query.get("filter").map(|text| parse_text(text, "filter")).transpose()?;
     match query.get("expired-filter") {
         None => return Ok(filter),
@@ -48,7 +48,7 @@ fn filter(call: &Call<'_>, selected: Expired) -> Result<Option<Search>, Problem>
         value: value.to_vec(),
     };
     let notified = compare(Op::Eq, EXPIRED_TAG, EXPIRED);
-    let due = compare(Op::Lte, DUE_TAG, &call.now_ms.to_be_bytes());
+    let due = compare(Op::Lte, DUE_TAG, &context.now_ms.to_be_bytes());
     let expired = match selected {
         Expired::Due => Search::Or(vec![notified, due]),
         Expired::Notified => notified,
@@ -61,12 +61,12 @@ fn filter(call: &Call<'_>, selected: Expired) -> Result<Option<Search>, Problem>
 
 /// The keys of the timers that a filter selects, at most `limit` and of [`LIST_BYTES_MAX`].
 async fn matching(
-    call: &Call<'_>,
+    context: &OperationContext<'_>,
     (filter, memory): (Option<&Search>, &SearchMemory<'_>),
     limit: usize,
 ) -> Result<Vec<Vec<u8>>, Problem> {
     let (mut keys, mut bytes) = (Vec::new(), 0);
-    for_each_match(call, call.storage.timers, (filter, memory), |view, _| {
+    for_each_match(context, context.storage.timers, (filter, memory), |view, _| {
         if str::from_utf8(view.key()).is_ok() {
             bytes += view.key().len() + size_of::<Vec<u8>>();
             memory.set_kept(bytes);
@@ -83,10 +83,10 @@ fn id_of(key: &[u8]) -> Value {
 }
 
 /// `SearchTimer`.
-pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
-    let filter = filter(call, Expired::Due)?;
-    let memory = call.search_memory();
-    let keys = matching(call, (filter.as_ref(), &memory), REFERENCES_MAX).await?;
+pub(super) async fn search(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let filter = filter(context, Expired::Due)?;
+    let memory = context.search_memory();
+    let keys = matching(context, (filter.as_ref(), &memory), REFERENCES_MAX).await?;
     if keys.is_empty() {
         return Ok(Reply::empty(StatusCode::NO_CONTENT));
     }
@@ -98,20 +98,20 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
 /// `DeleteTimers`. Each timer is deleted in a transaction of its own, if it still matches. Without
 /// a filter, all timers of the storage are. With `expired-filter`, a timer that is due is not
 /// deleted before its notification is in the outbox.
-pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
-    let filter = filter(call, Expired::Notified)?;
-    let memory = call.search_memory();
-    let keys = matching(call, (filter.as_ref(), &memory), DELETED_MAX).await?;
-    check_deletion(call, &keys)?;
+pub(super) async fn delete_matching(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let filter = filter(context, Expired::Notified)?;
+    let memory = context.search_memory();
+    let keys = matching(context, (filter.as_ref(), &memory), DELETED_MAX).await?;
+    check_deletion(context, &keys)?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {
-        let done = call.transact(&key, |txn| {
-            let Some(view) = txn.get(call.storage.timers, &key)? else { return Ok(false) };
+        let done = context.transact(&key, |txn| {
+            let Some(view) = txn.get(context.storage.timers, &key)? else { return Ok(false) };
             let tags: Vec<(&str, &[u8])> = view.tags().collect();
             if filter.as_ref().is_some_and(|filter| !filter.matches(&key, &tags)) {
                 return Ok(false);
             }
-            txn.delete(call.storage.timers, &key).map_err(CallRefusal::from)
+            txn.delete(context.storage.timers, &key).map_err(OperationRefusal::from)
         });
         match done.await {
             Ok((true, _)) => deleted.push(id_of(&key)),
@@ -134,26 +134,26 @@ pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// `CreateOrModifyTimer`.
-pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    call.require_media("application/json")?;
-    let timer = Timer::read(&call.body, &call.target.id)?;
+pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    context.require_media("application/json")?;
+    let timer = Timer::read(&context.body, &context.path.id)?;
     timer.check_tags()?;
-    let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
-        let existed = txn.get(call.storage.timers, call.key())?.is_some();
-        timer.write(txn, (call.storage.timers, call.key()), None, call.now_ms)?;
+    let body = |txn: &Txn<'_>| -> Result<bool, OperationRefusal> {
+        let existed = txn.get(context.storage.timers, context.key())?.is_some();
+        timer.write(txn, (context.storage.timers, context.key()), None, context.now_ms)?;
         Ok(existed)
     };
-    let (existed, _) = call.transact(call.key(), body).await?;
+    let (existed, _) = context.transact(context.key(), body).await?;
     Ok(Reply::empty(if existed { StatusCode::NO_CONTENT } else { StatusCode::CREATED }))
 }
 
 /// `UpdateTimer`. Items that fail are discarded and reported. An expired timer whose `expires`
 /// changes is armed again.
-pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
-    let items = patch::parse(&call.json(patch::MEDIA)?)?;
-    let id = &call.target.id;
-    let body = |txn: &Txn<'_>| -> Result<Vec<patch::FailedItem>, CallRefusal> {
-        let Some(view) = txn.get(call.storage.timers, call.key())? else {
+pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let items = patch::parse(&context.json(patch::MEDIA)?)?;
+    let id = &context.path.id;
+    let body = |txn: &Txn<'_>| -> Result<Vec<patch::FailedItem>, OperationRefusal> {
+        let Some(view) = txn.get(context.storage.timers, context.key())? else {
             return Err(no_timer(id).into());
         };
         let old = Document::of(&view)?.value;
@@ -161,37 +161,37 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         let validate = |value: &Value| Timer::parse(value.clone(), id)?.check_tags();
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
-        call.check_reply(&patched(&failed))?;
+        context.check_reply(&patched(&failed))?;
         if value != old {
             let is_expired = view.tags().any(|(name, _)| name == EXPIRED_TAG);
             let is_same = value.get("expires") == old.get("expires");
             let timer = Timer::parse(value, id)?;
             check_json_bytes(timer.text())?;
             let kept = (is_expired && is_same).then(|| timer.kept_until_ms());
-            timer.write(txn, (call.storage.timers, call.key()), kept, call.now_ms)?;
+            timer.write(txn, (context.storage.timers, context.key()), kept, context.now_ms)?;
         }
         Ok(failed)
     };
-    let (failed, _) = call.transact(call.key(), body).await?;
+    let (failed, _) = context.transact(context.key(), body).await?;
     Ok(patched(&failed))
 }
 
 /// `DeleteTimer`.
-pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
-    let body = |txn: &Txn<'_>| -> Result<(), CallRefusal> {
-        if txn.delete(call.storage.timers, call.key())? {
+pub(super) async fn delete(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let body = |txn: &Txn<'_>| -> Result<(), OperationRefusal> {
+        if txn.delete(context.storage.timers, context.key())? {
             return Ok(());
         }
-        Err(no_timer(&call.target.id).into())
+        Err(no_timer(&context.path.id).into())
     };
-    call.transact(call.key(), body).await?;
+    context.transact(context.key(), body).await?;
     Ok(Reply::empty(StatusCode::NO_CONTENT))
 }
 
 /// `GetTimer`.
-pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
-    let session = &call.repository.session;
-    let view = session.get_whole(call.storage.timers, call.key()).map_err(Problem::from)?;
-    let view = view.ok_or_else(|| no_timer(&call.target.id))?;
+pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    let session = &context.repository.session;
+    let view = session.get_whole(context.storage.timers, context.key()).map_err(Problem::from)?;
+    let view = view.ok_or_else(|| no_timer(&context.path.id))?;
     Ok(Document::of(&view)?.reply(StatusCode::OK))
 }

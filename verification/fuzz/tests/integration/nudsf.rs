@@ -2,7 +2,7 @@
 //! without a panic, and what is built is not larger than its limit.
 
 use nearstate_nudsf::fuzzing::{
-    apply_patch, match_filter, parse_headers, parse_meta, parse_multipart, parse_target,
+    apply_patch, match_filter, parse_headers, parse_meta, parse_multipart, parse_request_path,
 };
 use proptest::prelude::*;
 
@@ -183,7 +183,7 @@ proptest! {
     #[test]
     fn paths_are_those_of_operations_or_refused(uri in text(URI, 12)) {
         for method in ["GET", "PUT", "PATCH", "DELETE", "POST"] {
-            parse_target(method, &uri);
+            parse_request_path(method, &uri);
         }
     }
 }
