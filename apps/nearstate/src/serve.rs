@@ -109,8 +109,8 @@ fn serve_until_signal(
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
     let path = settings.region.path.clone();
     metrics.set_file(ServedFile::watch(&path.clone(), lock.identity()?, move |is_present| {
-        let record = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
-        log::emit(record, &[("path", &path.display())]);
+        let event = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
+        log::emit(event, &[("path", &path.display())]);
     })?);
     let NudsfParts { protocols: nudsf, keys: _token_keys } =
         nudsf::parts(settings, metrics.nudsf())?;

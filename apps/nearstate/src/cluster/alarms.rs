@@ -56,7 +56,7 @@ pub(crate) struct AlarmKind {
 }
 
 macro_rules! alarms {
-    ($($constant:ident = $id:literal $name:literal $severity:ident $advice:literal;)+) => {
+    ($($constant:ident = $id:literal $severity:ident $name:literal $advice:literal;)+) => {
         $(const $constant: &AlarmKind = &AlarmKind {
             id: $id,
             name: $name,
@@ -71,51 +71,51 @@ macro_rules! alarms {
 }
 
 alarms! {
-    NO_OWNER = "NS-5001" "partition-without-owner" Critical
+    NO_OWNER = "NS-5001" Critical "partition-without-owner"
         "The members decide which one owns the partition. If it stays, too many of them are lost: \
          start their nodes, or, while a majority of the voters runs, `nearstate cluster \
          accept-loss`.";
-    FENCED = "NS-5002" "owner-without-lease" Critical
+    FENCED = "NS-5002" Critical "owner-without-lease"
         "This host owns the partition and hears too few members. Writers are refused. Check the \
          network and the other hosts.";
-    NOT_REPLICATED = "NS-5003" "nothing-replicated" Critical
+    NOT_REPLICATED = "NS-5003" Critical "nothing-replicated"
         "Fewer copies are complete than acknowledgements are configured. Start the nodes of the \
          other hosts of the group.";
-    COPIES_MISSING = "NS-5004" "copies-missing" Major
+    COPIES_MISSING = "NS-5004" Major "copies-missing"
         "A host of the group has no complete copy: it is lost, or it joins. The group survives one \
          loss less.";
-    LAGS = "NS-5005" "member-lags" Minor
+    LAGS = "NS-5005" Minor "member-lags"
         "A member lags by more than a second. Its host is overloaded, or the network is too slow.";
-    ENGINE_FAILED = "NS-5006" "membership-failed" Critical
+    ENGINE_FAILED = "NS-5006" Critical "membership-failed"
         "The membership has stopped on this host, mostly because of a full disk. It starts again \
          by itself.";
-    NO_LEADER = "NS-5007" "membership-without-leader" Critical
+    NO_LEADER = "NS-5007" Critical "membership-without-leader"
         "This host knows no leader: no fail-over is possible. Start a majority of the voters.";
-    NEARLY_FULL = "NS-5008" "region-nearly-full" Major
+    NEARLY_FULL = "NS-5008" Major "region-nearly-full"
         "Less than 10 % of the copy's heap is free. Delete records, or give the partition a larger \
          region on all hosts.";
-    COPY_FAILED = "NS-5009" "copy-failed" Major
+    COPY_FAILED = "NS-5009" Major "copy-failed"
         "The copy on this host could not be used in the last five seconds. The detail says why.";
-    NOT_SERVED = "NS-5010" "clients-not-served" Critical
+    NOT_SERVED = "NS-5010" Critical "clients-not-served"
         "This host owns the partition and cannot serve its clients, mostly because an address is \
          in use. Free it: the node tries again every second.";
-    NOT_CREATED = "NS-5011" "cluster-not-created" Minor
+    NOT_CREATED = "NS-5011" Minor "cluster-not-created"
         "The host knows no voters. Run `nearstate cluster init` once, or check the addresses.";
-    ONE_COPY = "NS-5012" "one-copy-suffices" Critical
+    ONE_COPY = "NS-5012" Critical "one-copy-suffices"
         "The other copy has been missing for the time of `cluster.when_copy_missing`: commits are \
          on this host only, and its loss loses them. Start the node of the other host.";
-    DEGRADED_OWNER = "NS-5013" "degraded-owner-silent" Critical
+    DEGRADED_OWNER = "NS-5013" Critical "degraded-owner-silent"
         "The host whose copy alone suffices shows no life, and no host takes over by itself. Start \
          its node. If it is lost, `nearstate cluster accept-loss` gives the partition to this \
          host: what was committed while one copy sufficed is lost.";
-    FILE_GONE = "NS-5014" "region-file-removed" Major
+    FILE_GONE = "NS-5014" Major "region-file-removed"
         "The file of the copy was removed or replaced. It is lost when the node ends. Drain this \
          host, and restart its node: it joins again. Find what has removed the file (`NS-3027`).";
 }
 
 /// A condition that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RaisedAlarm {
+pub(crate) struct AlarmCondition {
     pub(crate) kind: &'static AlarmKind,
     /// The partition, the member or the host.
     pub(crate) subject: String,
@@ -138,10 +138,10 @@ pub(crate) fn raised(
     (file, own): (&ClusterFile, HostId),
     status: &ClusterStatus,
     failures: &Failures,
-) -> Vec<RaisedAlarm> {
+) -> Vec<AlarmCondition> {
     let mut all = Vec::new();
     let mut raise = |kind, subject: String, detail: String| {
-        all.push(RaisedAlarm { kind, subject, detail });
+        all.push(AlarmCondition { kind, subject, detail });
     };
     let host = file.host_name(own);
     let engine = &status.engine;
@@ -225,8 +225,8 @@ fn copy_alarms(
 
 /// An alarm that was raised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Alarm {
-    what: RaisedAlarm,
+struct AlarmRecord {
+    what: AlarmCondition,
     raised_ms: u64,
     cleared_ms: Option<u64>,
 }
@@ -234,20 +234,20 @@ struct Alarm {
 /// The alarms of a host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AlarmList {
-    active: BTreeMap<(&'static str, String), Alarm>,
-    cleared: VecDeque<Alarm>,
+    active: BTreeMap<(&'static str, String), AlarmRecord>,
+    cleared: VecDeque<AlarmRecord>,
 }
 
 /// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AlarmChange {
-    Raised(RaisedAlarm),
-    Cleared(RaisedAlarm),
+    Raised(AlarmCondition),
+    Cleared(AlarmCondition),
 }
 
 impl AlarmList {
     /// Compares with the conditions that hold now, at this time in milliseconds since 1970.
-    pub(crate) fn update(&mut self, now_ms: u64, holding: Vec<RaisedAlarm>) -> Vec<AlarmChange> {
+    pub(crate) fn update(&mut self, now_ms: u64, holding: Vec<AlarmCondition>) -> Vec<AlarmChange> {
         let mut changes = Vec::new();
         let mut before = std::mem::take(&mut self.active);
         for what in holding {
@@ -259,14 +259,14 @@ impl AlarmList {
                 },
                 |known| known.raised_ms,
             );
-            self.active.insert(key, Alarm { what, raised_ms, cleared_ms: None });
+            self.active.insert(key, AlarmRecord { what, raised_ms, cleared_ms: None });
         }
         for alarm in before.into_values() {
             changes.push(AlarmChange::Cleared(alarm.what.clone()));
             if self.cleared.len() >= CLEARED_MAX {
                 self.cleared.pop_front();
             }
-            self.cleared.push_back(Alarm { cleared_ms: Some(now_ms), ..alarm });
+            self.cleared.push_back(AlarmRecord { cleared_ms: Some(now_ms), ..alarm });
         }
         changes
     }
@@ -282,7 +282,7 @@ impl AlarmList {
         let mut active: Vec<_> = self.active.values().collect();
         active.sort_by_key(|alarm| (alarm.what.kind.severity, alarm.raised_ms));
         let all = active.into_iter().chain(self.cleared.iter().rev());
-        let one = |alarm: &Alarm| {
+        let one = |alarm: &AlarmRecord| {
             json!({
                 "id": alarm.what.kind.id,
                 "name": alarm.what.kind.name,
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn an_alarm_is_raised_once_and_cleared_when_its_condition_ends() {
         let mut list = AlarmList::default();
-        let alarm = |detail: &str| RaisedAlarm {
+        let alarm = |detail: &str| AlarmCondition {
             kind: NO_OWNER,
             subject: "amf".to_owned(),
             detail: detail.to_owned(),

@@ -1,7 +1,7 @@
 //! `nearstate serve --cluster FILE --host NAME`: a host of a cluster. It has a region for each
 //! partition of whose group it is, and serves the clients of the partitions that it owns.
 
-mod page;
+mod metrics;
 mod levels;
 mod members;
 mod operator;
@@ -10,7 +10,7 @@ mod copies;
 mod pause;
 mod votes;
 mod stopping;
-mod facts;
+mod host_events;
 mod clients;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,9 +49,9 @@ use super::place::NodePlace;
 use super::region_file::ServedFile;
 use super::{access_control, memory_budget, nudsf, nudsf::ServerTls, peers};
 use clients::{ListedMembers, PartitionOwners};
-use facts::{HostFacts, MainThreadMessage};
+use host_events::{HostEvents, MainThreadMessage};
+use metrics::ClusterMetrics;
 use operator::{HostReport, OperatorContext};
-use page::ClusterPage;
 use regions::OpenCopy;
 use stopping::StoppingNodes;
 
@@ -255,7 +255,7 @@ impl ClusterHost<'_> {
                 }
                 MainThreadMessage::Released(partition) => {
                     unserved.remove(&partition);
-                    running.report.facts.set_unserved(partition, None);
+                    running.report.host_events.set_unserved(partition, None);
                     if let Some(service) = services.remove(&partition) {
                         stopping.add(partition, move || service.stop());
                     }
@@ -289,7 +289,7 @@ impl ClusterHost<'_> {
         let copy = running.copies.iter().find(|copy| copy.partition.id == partition)?;
         let started = self.start_service(running, copy);
         let reason = started.as_ref().err().map(ToString::to_string);
-        running.report.facts.set_unserved(partition, reason);
+        running.report.host_events.set_unserved(partition, reason);
         if let Err(error) = &started {
             let name = &copy.partition.name;
             log::emit(log::CLUSTER_CLIENTS_FAILED, &[("partition", name), ("reason", error)]);
@@ -414,10 +414,10 @@ impl ClusterHost<'_> {
             driver: Arc::clone(driver),
             file: Arc::clone(&report.file),
         }));
-        let page = ClusterPage { report: Arc::clone(report), driver: Arc::clone(driver) };
+        let metrics = ClusterMetrics { report: Arc::clone(report), driver: Arc::clone(driver) };
         let protocols: [Arc<dyn Protocol>; 2] = [
             Arc::new(RespProtocol::sentinel(Arc::clone(&server))),
-            Arc::new(ObserveProtocol::new(Arc::new(page))),
+            Arc::new(ObserveProtocol::new(Arc::new(metrics))),
         ];
         let config = super::config(&settings, &self.place, None, budget.core_bytes_max);
         // One core for pages that are read each second, not in the way of a partition's cores.
@@ -465,11 +465,11 @@ fn start(
     let server_tls = tls.as_ref().map(|tls| tls.server.clone());
     let listener = PeerListener::start(&[host.peer], server_tls, peers::on_event)?;
     log::emit(log::LISTENING, &[("address", &host.peer), ("protocol", &"peer")]);
-    let facts = Arc::new(HostFacts::default());
+    let host_events = Arc::new(HostEvents::default());
     let report = Arc::new(HostReport {
         file: Arc::clone(&file),
         host: host.clone(),
-        facts: Arc::clone(&facts),
+        host_events: Arc::clone(&host_events),
         driver: OnceLock::new(),
     });
     let reporting = Arc::clone(&report);
@@ -492,7 +492,7 @@ fn start(
         highest: level::highest(),
         namespaces: file.namespaces.clone(),
         on_peer_event: peers::on_event,
-        on_notice: facts::notices(file, messages.clone(), facts),
+        on_notice: host_events::notices(file, messages.clone(), host_events),
     };
     let mut engine = None;
     let driver = ClusterDriver::start(config, &listener, |waker| {

@@ -30,12 +30,13 @@ pub(super) enum MainThreadMessage {
     Stopped(PartitionId),
 }
 
-/// The facts. Cheap to read; no lock is held while something else is waited for.
+/// The events, failures and alarms. Cheap to read; no lock is held while something else is waited
+/// for.
 #[derive(Debug, Default)]
-pub(super) struct HostFacts(Mutex<FactLists>);
+pub(super) struct HostEvents(Mutex<HostEventLists>);
 
 #[derive(Debug, Default)]
-struct FactLists {
+struct HostEventLists {
     events: VecDeque<String>,
     counts: BTreeMap<(PartitionId, &'static str), u64>,
     takeovers: BTreeMap<PartitionId, u64>,
@@ -45,8 +46,8 @@ struct FactLists {
     alarms: AlarmList,
 }
 
-impl HostFacts {
-    fn lock(&self) -> MutexGuard<'_, FactLists> {
+impl HostEvents {
+    fn lock(&self) -> MutexGuard<'_, HostEventLists> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,9 +93,9 @@ impl HostFacts {
 
     /// Whether the path of a copy names its file.
     pub(super) fn set_file(&self, partition: PartitionId, path: &str, is_present: bool) {
-        let record = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
-        log::emit(record, &[("path", &path)]);
-        self.push(format!("{} {} {path}", nearstate_store::now_ms_coarse(), record.id));
+        let event = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
+        log::emit(event, &[("path", &path)]);
+        self.push(format!("{} {} {path}", nearstate_store::now_ms_coarse(), event.id));
         let gone = &mut self.lock().files_gone;
         _ = if is_present {
             gone.remove(&partition)
@@ -124,7 +125,7 @@ impl HostFacts {
         let holding = alarms::raised((file, host.id), now, &failures);
         let changes = self.lock().alarms.update(nearstate_store::now_ms_coarse(), holding);
         for change in changes {
-            let (record, alarm) = match &change {
+            let (event, alarm) = match &change {
                 AlarmChange::Raised(alarm) => (log::ALARM_RAISED, alarm),
                 AlarmChange::Cleared(alarm) => (log::ALARM_CLEARED, alarm),
             };
@@ -134,7 +135,7 @@ impl HostFacts {
                 ("subject", &alarm.subject),
                 ("detail", &alarm.detail),
             ];
-            log::emit(record, fields);
+            log::emit(event, fields);
         }
     }
 }
@@ -152,11 +153,11 @@ fn exit_after(event: &'static log::LogEvent, fields: &log::LogFields<'_>) -> ! {
 pub(super) fn notices(
     file: Arc<ClusterFile>,
     messages: SyncSender<MainThreadMessage>,
-    facts: Arc<HostFacts>,
+    host_events: Arc<HostEvents>,
 ) -> Arc<dyn Fn(&ClusterNotice) + Send + Sync> {
     Arc::new(move |notice| match notice {
         ClusterNotice::Event(event) => {
-            happened(&file, event, &facts);
+            happened(&file, event, &host_events);
             // A message that does not fit is one of a host whose main thread has ended.
             let of = event.partition;
             match event.kind {
@@ -185,20 +186,20 @@ pub(super) fn notices(
             let partition = file.partition_name(*of);
             let fields: &log::LogFields<'_> = &[("partition", &partition), ("reason", reason)];
             log::emit(log::CLUSTER_COPY_FAILED, fields);
-            facts.lock().failed.insert(*of, (Instant::now(), reason.clone()));
+            host_events.lock().failed.insert(*of, (Instant::now(), reason.clone()));
         }
         ClusterNotice::CopiedFile { partition: of } => {
             let (partition, ms) = (file.partition_name(*of), nearstate_store::now_ms_coarse());
             log::emit(log::REGION_COPIED, &[("partition", &partition)]);
-            facts.push(format!("{ms} {} {partition}", log::REGION_COPIED.id));
+            host_events.push(format!("{ms} {} {partition}", log::REGION_COPIED.id));
         }
         ClusterNotice::StoppedHolder { partition, stopped } => {
-            stopped_holder(&file.partition_name(*partition), stopped, &facts);
+            stopped_holder(&file.partition_name(*partition), stopped, &host_events);
         }
         ClusterNotice::EngineFailed { reason } => {
             log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
             let ms = nearstate_store::now_ms_coarse();
-            facts.push(format!("{ms} {} {reason}", log::MEMBERSHIP_FAILED.id));
+            host_events.push(format!("{ms} {} {reason}", log::MEMBERSHIP_FAILED.id));
         }
         ClusterNotice::Panicked { thread } => {
             exit_after(log::CLUSTER_THREAD_FAILED, &[("thread", thread)]);
@@ -210,13 +211,13 @@ pub(super) fn notices(
             exit_after(log::LEVEL_TOO_HIGH, &[("decided", decided), ("highest", highest)]);
         }
         ClusterNotice::Removed { is_removed } => {
-            let record = if *is_removed { log::HOST_REMOVED } else { log::HOST_VOTES_AGAIN };
-            log::emit(record, &[]);
-            facts.push(format!(
+            let event = if *is_removed { log::HOST_REMOVED } else { log::HOST_VOTES_AGAIN };
+            log::emit(event, &[]);
+            host_events.push(format!(
                 "{} {} {}",
                 nearstate_store::now_ms_coarse(),
-                record.id,
-                record.message
+                event.id,
+                event.message
             ));
             for partition in file.partitions.iter().filter(|_| *is_removed) {
                 drop(messages.try_send(MainThreadMessage::Released(partition.id)));
@@ -226,8 +227,8 @@ pub(super) fn notices(
     })
 }
 
-fn stopped_holder(partition: &str, stopped: &StoppedHolder, facts: &HostFacts) {
-    let (record, process, reason) = match stopped {
+fn stopped_holder(partition: &str, stopped: &StoppedHolder, host_events: &HostEvents) {
+    let (event, process, reason) = match stopped {
         StoppedHolder::Killed(process) => (log::STOPPED_KILLED, process, ""),
         StoppedHolder::Kept(process, reason) => (log::STOPPED_KEPT, process, reason.as_str()),
     };
@@ -237,21 +238,22 @@ fn stopped_holder(partition: &str, stopped: &StoppedHolder, facts: &HostFacts) {
         ("process", &process.name),
         ("reason", &reason),
     ];
-    log::emit(record, fields);
+    log::emit(event, fields);
     let ms = nearstate_store::now_ms_coarse();
     let (pid, name) = (process.pid, &process.name);
-    facts.push(format!("{ms} {} partition={partition} {pid} ({name}) {reason}", record.id));
+    host_events.push(format!("{ms} {} partition={partition} {pid} ({name}) {reason}", event.id));
 }
 
-fn happened(file: &ClusterFile, event: &ClusterEvent, facts: &HostFacts) {
+fn happened(file: &ClusterFile, event: &ClusterEvent, host_events: &HostEvents) {
     let (partition, view) = (file.partition_name(event.partition), event.view.0);
-    let (record, detail) = described(file, event.kind);
+    let (log_event, detail) = described(file, event.kind);
     let fields: &log::LogFields<'_> =
         &[("partition", &partition), ("view", &view), ("detail", &detail)];
-    log::emit(record, fields);
+    log::emit(log_event, fields);
     let (ms, id) = (nearstate_store::now_ms_coarse(), event.kind.id());
-    facts.push(format!("{ms} {} {id} partition={partition} view={view} {detail}", record.id));
-    facts.count(event);
+    host_events
+        .push(format!("{ms} {} {id} partition={partition} view={view} {detail}", log_event.id));
+    host_events.count(event);
 }
 
 fn held(position: LogPosition) -> String {

@@ -1,5 +1,5 @@
-//! The metrics page of a host of a cluster: its copies, their members, events and alarms. The page
-//! of the node that serves a partition's clients is another one (`partition.metrics_port`).
+//! The metrics of a host of a cluster: its copies, their members, events and alarms. Those of the
+//! node that serves a partition's clients are on another page (`partition.metrics_port`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::serve::metrics::encode::{counters, gauge, gauges, seconds};
 
 use super::operator::HostReport;
 
-/// The source of the page.
+/// The source of the metrics.
 #[derive(Clone)]
-pub(super) struct ClusterPage {
+pub(super) struct ClusterMetrics {
     pub(super) report: Arc<HostReport>,
     pub(super) driver: Arc<ClusterDriver>,
 }
 
-impl fmt::Debug for ClusterPage {
+impl fmt::Debug for ClusterMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterPage").finish_non_exhaustive()
+        f.debug_struct("ClusterMetrics").finish_non_exhaustive()
     }
 }
 
-impl ObserveSource for ClusterPage {
+impl ObserveSource for ClusterMetrics {
     fn report(&self, _: &Core) -> Box<dyn MetricsReport> {
         Box::new(self.clone())
     }
@@ -39,14 +39,29 @@ impl ObserveSource for ClusterPage {
     }
 }
 
-impl MetricsReport for ClusterPage {
+impl MetricsReport for ClusterMetrics {
     fn step(&mut self, text: &mut String) -> bool {
+        let sample =
+            ClusterSample { report: Arc::clone(&self.report), status: self.driver.status() };
+        sample.write(text);
+        false
+    }
+}
+
+/// The values of all metrics at one moment.
+#[derive(Debug)]
+struct ClusterSample {
+    report: Arc<HostReport>,
+    status: ClusterStatus,
+}
+
+impl ClusterSample {
+    fn write(self, text: &mut String) {
         let mut registry = Registry::with_prefix("nearstate_cluster");
-        registry.register_collector(Box::new(self.clone()));
+        registry.register_collector(Box::new(self));
         // Writing to a `String` cannot fail.
         let _ = encode_registry(text, &registry);
         let _ = encode_eof(text);
-        false
     }
 }
 
@@ -71,14 +86,14 @@ const OF_COPY: [(&str, &str, CopyValue); 9] = [
     ("copy_bytes_max", "Bytes that this copy's heap can have.", |copy| copy.bytes_max),
 ];
 
-impl Collector for ClusterPage {
+impl Collector for ClusterSample {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (to, status) = (&mut encoder, self.driver.status());
+        let (to, status) = (&mut encoder, &self.status);
         let (file, host) = (&self.report.file, &self.report.host);
         let labels = [("cluster", file.name.clone()), ("host", host.name.clone())];
         let help = "Constant 1, labelled with the names of the cluster and the host.";
         gauges(to, "host_info", help, [(labels, 1_u64)])?;
-        Self::membership(&status, to)?;
+        Self::membership(status, to)?;
         let name = |copy: &CopyStatus| file.partition_name(PartitionId(copy.partition));
         let of_copies = |value: &dyn Fn(&CopyStatus) -> u64| {
             let copies = status.copies.iter();
@@ -95,12 +110,12 @@ impl Collector for ClusterPage {
         let leases =
             leases.map(|copy| ([("partition", name(copy))], seconds(copy.lease_ms * 1_000_000)));
         gauges(to, "lease_seconds", "Time until the lease of this host ends.", leases)?;
-        self.members(&status, to)?;
-        self.happened(to)
+        self.members(to)?;
+        self.events(to)
     }
 }
 
-impl ClusterPage {
+impl ClusterSample {
     fn membership(status: &ClusterStatus, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let engine = &status.engine;
         let help = "Index of the last command that this host has applied.";
@@ -113,10 +128,10 @@ impl ClusterPage {
     }
 
     /// The members of owned partitions.
-    fn members(&self, status: &ClusterStatus, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn members(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let file = &self.report.file;
         let all = || {
-            let copies = status.copies.iter();
+            let copies = self.status.copies.iter();
             copies.flat_map(|copy| copy.members.iter().map(move |member| (copy, member)))
         };
         let labels = |copy: &CopyStatus, host| {
@@ -140,19 +155,19 @@ impl ClusterPage {
         gauges(to, "member_silent_seconds", help, silent)
     }
 
-    fn happened(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (file, facts) = (&self.report.file, &self.report.facts);
-        let counts = facts.counts().into_iter().map(|((partition, event), count)| {
+    fn events(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (file, host_events) = (&self.report.file, &self.report.host_events);
+        let counts = host_events.counts().into_iter().map(|((partition, event), count)| {
             ([("partition", file.partition_name(partition)), ("event", event.to_owned())], count)
         });
         counters(to, "events", "Events since the start of the node, by kind.", counts)?;
-        let takeovers = facts.takeovers();
+        let takeovers = host_events.takeovers();
         let takeovers = takeovers
             .iter()
             .map(|(partition, count)| ([("partition", file.partition_name(*partition))], *count));
         let help = "Fail-overs in which this host took over, since the start of the node.";
         counters(to, "failovers", help, takeovers)?;
-        let alarms = facts.alarms();
+        let alarms = host_events.alarms();
         let alarms = alarms.active().map(|(kind, subject)| {
             let labels = [
                 ("id", kind.id.to_owned()),
@@ -163,5 +178,47 @@ impl ClusterPage {
             (labels, 1_u64)
         });
         gauges(to, "alarm", "Constant 1 for each alarm that is raised.", alarms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::file::ClusterFile;
+    use crate::cluster::file::tests::GOOD;
+    use std::collections::BTreeSet;
+    use std::sync::OnceLock;
+
+    const GUIDE: &str = include_str!("../../../../../docs/operate/cluster.md");
+
+    /// The names in the first column of the table of metrics.
+    fn documented() -> BTreeSet<String> {
+        let head = "| metric, with the prefix `nearstate_cluster_` | meaning |\n|---|---|\n";
+        let (_, table) = GUIDE.split_once(head).unwrap();
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let cells = rows.map(|row| row.split('|').nth(1).unwrap());
+        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_guide_lists_every_metric_of_a_cluster() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let host = file.hosts[0].clone();
+        let report = HostReport {
+            file: Arc::new(file),
+            host,
+            host_events: Arc::default(),
+            driver: OnceLock::new(),
+        };
+        let mut page = String::new();
+        ClusterSample { report: Arc::new(report), status: ClusterStatus::default() }
+            .write(&mut page);
+        let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let named = families.map(|family| {
+            let (name, kind) = family.split_once(' ').unwrap();
+            let name = name.strip_prefix("nearstate_cluster_").unwrap();
+            format!("{name}{}", if kind == "counter" { "_total" } else { "" })
+        });
+        assert_eq!(named.collect::<BTreeSet<_>>(), documented(), "docs/operate/cluster.md");
     }
 }

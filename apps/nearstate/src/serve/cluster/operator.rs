@@ -15,7 +15,7 @@ use crate::cluster::file::{ClusterFile, FileHost};
 use crate::cluster::show;
 
 use super::copies::{CopiesOfHosts, longer_copy};
-use super::facts::HostFacts;
+use super::host_events::HostEvents;
 use super::{pause, votes};
 
 /// The longest wait for the membership in a request of an operator.
@@ -38,7 +38,7 @@ const ALARM_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct HostReport {
     pub(super) file: Arc<ClusterFile>,
     pub(super) host: FileHost,
-    pub(super) facts: Arc<HostFacts>,
+    pub(super) host_events: Arc<HostEvents>,
     /// Weak, because the engine, which the driver has, calls this.
     pub(super) driver: OnceLock<Weak<ClusterDriver>>,
 }
@@ -48,7 +48,7 @@ impl HostReport {
     pub(super) fn status(&self) -> Value {
         let driver = self.driver.get().and_then(Weak::upgrade);
         let status = driver.map(|driver| driver.status()).unwrap_or_default();
-        show::to_json((&self.file, &self.host), &status, &self.facts.alarms().to_json())
+        show::to_json((&self.file, &self.host), &status, &self.host_events.alarms().to_json())
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn start(listener: UnixListener, context: OperatorContext) -> Result<
     let (report, driver) = (Arc::clone(&context.report), Arc::clone(&context.driver));
     spawn("ns-alarms", move || {
         loop {
-            report.facts.update_alarms((&report.file, &report.host), &driver.status());
+            report.host_events.update_alarms((&report.file, &report.host), &driver.status());
             std::thread::sleep(ALARM_INTERVAL);
         }
     })?;
@@ -98,7 +98,7 @@ impl OperatorContext {
         match *request {
             AdminRequest::Status => Ok(self.report.status()),
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
-            AdminRequest::Events => Ok(json!(self.report.facts.events())),
+            AdminRequest::Events => Ok(json!(self.report.host_events.events())),
             AdminRequest::Init => self.initialize(),
             AdminRequest::Finalize { ref without } => self.finalize(without),
             AdminRequest::Vote { host, votes, weakens } => {

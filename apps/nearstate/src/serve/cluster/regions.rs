@@ -39,7 +39,7 @@ impl RunningHost {
         let path = report.file.region_file(&report.host, &copy.partition);
         let shown = path.display().to_string();
         let file = ServedFile::watch(&path, copy.lock.identity()?, move |is_present| {
-            report.facts.set_file(partition, &shown, is_present);
+            report.host_events.set_file(partition, &shown, is_present);
         })?;
         self.files.insert(partition, file);
         Ok(())

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use nearstate_cluster::PartitionId;
 
-use super::facts::MainThreadMessage;
+use super::host_events::MainThreadMessage;
 
 /// The threads. Dropping waits until all nodes are stopped.
 pub(super) struct StoppingNodes {
