@@ -19,7 +19,8 @@ use std::sync::Arc;
 pub struct KeyedRecords {
     session: Rc<Session>,
     server: Arc<RespServer>,
-    /// Namespaces by name. Namespaces are never removed.
+    /// Namespaces by name. Also removed ones: the generation in a handle tells, and the name is
+    /// looked up again ([`Session::has_namespace`]).
     known: RefCell<BTreeMap<String, Namespace>>,
     /// Name of the namespace that was used last. Most requests use the same one again.
     last: RefCell<String>,

@@ -3,7 +3,7 @@
 use super::{GROW, READ, READ_FAST, WRITE, WRITE_FAST};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup, KeyspaceScope};
 use crate::command_context::RespCommand;
-use crate::commands::{dump, expiry, keys, keyspace};
+use crate::commands::{dump, expiry, keys, scan};
 
 const ROW: RespCommand =
     RespCommand { keys: ArgPositions::ONE, group: CommandGroup::Keys, ..super::ROW };
@@ -178,7 +178,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         complexity: "O(N), N keys of the namespace or of all namespaces",
         differs: "A pattern that starts with a literal `{ns},` scans that namespace only. Keys \
                   that are created or deleted during the command may or may not be returned.",
-        run: keyspace::keys,
+        run: scan::keys,
         ..ROW
     },
     RespCommand {
@@ -191,7 +191,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         complexity: "O(1) per call, O(N) for a complete iteration over N keys",
         differs: "A MATCH pattern that starts with a literal `{ns},` scans that namespace only. \
                   Between MULTI and EXEC one call returns all keys.",
-        run: keyspace::scan,
+        run: scan::scan,
         ..ROW
     },
     RespCommand {
@@ -200,7 +200,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::None,
         walk: KeyspaceScope::All,
         summary: "Returns a random key.",
-        run: keyspace::randomkey,
+        run: scan::randomkey,
         ..ROW
     },
     RespCommand {
@@ -211,7 +211,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Returns the number of keys.",
         complexity: "O(N), N keys",
         differs: "Keys that are created or deleted during the command may or may not be counted.",
-        run: keyspace::dbsize,
+        run: scan::dbsize,
         ..ROW
     },
     RespCommand {
@@ -224,7 +224,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Deletes all keys.",
         complexity: "O(N), N keys",
         differs: "Same as FLUSHALL: there is one database.",
-        run: keyspace::flush,
+        run: scan::flush,
         ..ROW
     },
     RespCommand {
@@ -239,7 +239,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         differs: "Deletes in batches, with ASYNC and with SYNC: keys that are created during the \
                   command may remain. Between MULTI and EXEC, deletes at most 1000 keys, \
                   atomically.",
-        run: keyspace::flush,
+        run: scan::flush,
         ..ROW
     },
     RespCommand {

@@ -5,7 +5,7 @@
 
 use crate::command_context::{CommandContext, RETRY_POLICY};
 use crate::commands::arg;
-use crate::commands::keyspace_walk::{KeyspaceWalk, list_namespaces};
+use crate::commands::key_iterator::{KeyIterator, list_namespaces};
 use crate::number::integer;
 use crate::parse::Args;
 use crate::pattern;
@@ -53,11 +53,11 @@ pub(crate) fn nget_noatomic(
     if ctx.txn.is_some() {
         return begin(ctx, arg(args, 1), PatternAction::Get, reply);
     }
-    let path = path(ctx, arg(args, 1))?;
-    let replicated = path.first_replicated(ctx.session())?;
+    let iterator = key_iterator(ctx, arg(args, 1))?;
+    let replicated = iterator.first_replicated(ctx.session())?;
     ctx.connection.note_search(replicated);
     ctx.connection.task = Some(Box::new(PatternReadTask {
-        path,
+        iterator,
         found: BTreeMap::new(),
         bytes: 0,
         is_walked: false,
@@ -94,10 +94,10 @@ fn begin(
     action: PatternAction,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let path = path(ctx, pattern)?;
+    let iterator = key_iterator(ctx, pattern)?;
     let (keys, found) = (BTreeSet::new(), VecDeque::new());
-    let mut gather = PatternTxnTask { path, keys, bytes: 0, action, found, is_answered: false };
-    let replicated = gather.path.first_replicated(ctx.session())?;
+    let mut gather = PatternTxnTask { iterator, keys, bytes: 0, action, found, is_answered: false };
+    let replicated = gather.iterator.first_replicated(ctx.session())?;
     let Some(exec_txn) = ctx.txn else {
         ctx.connection.note_search(replicated);
         ctx.connection.task = Some(Box::new(gather));
@@ -118,12 +118,12 @@ fn begin(
 }
 
 /// The namespace that the pattern names, or all.
-fn path(ctx: &CommandContext<'_>, pattern: &[u8]) -> Result<KeyspaceWalk, ErrorReply> {
+fn key_iterator(ctx: &CommandContext<'_>, pattern: &[u8]) -> Result<KeyIterator, ErrorReply> {
     pattern::validate(pattern)?;
     let mut namespaces = list_namespaces(ctx.records, Some(pattern))?;
     // These commands do not include counters.
     namespaces.retain(|namespace_keys| namespace_keys.namespace.kind() != Kind::Counters);
-    Ok(KeyspaceWalk::new(namespaces, Some(pattern)))
+    Ok(KeyIterator::new(namespaces, Some(pattern)))
 }
 
 /// A matching key as clients write it, and its value.
@@ -139,7 +139,7 @@ enum PatternAction {
 /// Values as they are read.
 #[derive(Debug)]
 struct PatternReadTask {
-    path: KeyspaceWalk,
+    iterator: KeyIterator,
     /// Keys that are visited twice are stored once.
     found: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Of the keys and values that are not written yet.
@@ -194,8 +194,8 @@ impl SlicedTask for PatternReadTask {
         if self.is_walked {
             return Ok(self.write_part(reply));
         }
-        let Self { path, found, bytes, .. } = self;
-        let has_more = path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
+        let Self { iterator, found, bytes, .. } = self;
+        let has_more = iterator.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
             if view.form() == Form::Value {
                 *bytes += key.len() + view.bytes().len();
                 if *bytes > ANSWER_BYTES_MAX {
@@ -218,7 +218,7 @@ impl SlicedTask for PatternReadTask {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.path.memory_bytes() + self.bytes + self.found.len() * FOUND_BYTES
+        self.iterator.memory_bytes() + self.bytes + self.found.len() * FOUND_BYTES
     }
 
     fn collected(&self) -> usize {
@@ -232,7 +232,7 @@ const FOUND_BYTES: usize = 96;
 /// Collects the names, then runs one transaction.
 #[derive(Debug)]
 struct PatternTxnTask {
-    path: KeyspaceWalk,
+    iterator: KeyIterator,
     keys: BTreeSet<Vec<u8>>,
     /// Memory of the keys.
     bytes: usize,
@@ -254,8 +254,8 @@ impl PatternTxnTask {
 
     /// Scans one slice. Returns false at the end.
     fn step_walk(&mut self, records: &KeyedRecords) -> Result<bool, ErrorReply> {
-        let Self { path, keys, bytes, action, .. } = self;
-        path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
+        let Self { iterator, keys, bytes, action, .. } = self;
+        iterator.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
             let is_asked = *action == PatternAction::Delete || view.form() == Form::Value;
             if is_asked && keys.insert(key.to_vec()) {
                 *bytes += key.len() + FOUND_BYTES;
@@ -312,7 +312,7 @@ impl SlicedTask for PatternTxnTask {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.path.memory_bytes() + self.bytes
+        self.iterator.memory_bytes() + self.bytes
     }
 }
 

@@ -1,8 +1,8 @@
 //! Sliced tasks of the commands that scan namespaces.
 
 use crate::commands::deferred_array::{DeferredArray, ElementSource};
+use crate::commands::key_iterator::{KeyIterator, NamespaceKeys, list_bytes, matches};
 use crate::commands::keys::type_name;
-use crate::commands::keyspace_walk::{KeyspaceWalk, NamespaceKeys, list_bytes, matches};
 use crate::commands::random;
 use crate::commands::scan_options::ScanOptions;
 use crate::records::KeyedRecords;
@@ -31,12 +31,12 @@ const CURSOR_BITS: u32 = 40;
 /// The keys of `KEYS`.
 #[derive(Debug)]
 pub(super) struct KeysSource {
-    path: KeyspaceWalk,
+    iterator: KeyIterator,
 }
 
 impl KeysSource {
     pub(super) fn new(namespaces: Vec<NamespaceKeys>, pattern: Option<&[u8]>) -> Self {
-        Self { path: KeyspaceWalk::new(namespaces, pattern) }
+        Self { iterator: KeyIterator::new(namespaces, pattern) }
     }
 }
 
@@ -47,15 +47,16 @@ impl ElementSource for KeysSource {
         _: &RespServer,
         found: &mut DeferredArray,
     ) -> Result<bool, ErrorReply> {
-        let has_more = self.path.walk_keys(records.session(), SLICE_BUCKETS, |key_text, _| {
-            found.push(key_text);
-            Ok(())
-        })?;
+        let has_more =
+            self.iterator.walk_keys(records.session(), SLICE_BUCKETS, |key_text, _| {
+                found.push(key_text);
+                Ok(())
+            })?;
         Ok(!has_more)
     }
 
     fn memory_bytes(&self) -> usize {
-        self.path.memory_bytes()
+        self.iterator.memory_bytes()
     }
 }
 
@@ -281,13 +282,13 @@ impl SlicedTask for RandomKeyTask {
 /// `DBSIZE`
 #[derive(Debug)]
 pub(super) struct DbsizeTask {
-    path: KeyspaceWalk,
+    iterator: KeyIterator,
     count: u64,
 }
 
 impl DbsizeTask {
     pub(super) fn new(namespaces: Vec<NamespaceKeys>) -> Self {
-        Self { path: KeyspaceWalk::new(namespaces, None), count: 0 }
+        Self { iterator: KeyIterator::new(namespaces, None), count: 0 }
     }
 }
 
@@ -301,7 +302,7 @@ impl SlicedTask for DbsizeTask {
         let session = records.session();
         // Records are not read, so several times as many buckets take the same time.
         let mut left = SLICE_BUCKETS * 4;
-        while let Some((namespace_keys, buckets)) = self.path.current(session)? {
+        while let Some((namespace_keys, buckets)) = self.iterator.current(session)? {
             if left == 0 {
                 return Ok(TaskProgress::More);
             }
@@ -314,7 +315,7 @@ impl SlicedTask for DbsizeTask {
             }
             left = left.saturating_sub((before - buckets.left()).max(1));
             if buckets.left() == 0 {
-                self.path.next_namespace();
+                self.iterator.next_namespace();
             }
         }
         reply.count(usize::try_from(self.count).unwrap_or(usize::MAX));
@@ -322,20 +323,20 @@ impl SlicedTask for DbsizeTask {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.path.memory_bytes()
+        self.iterator.memory_bytes()
     }
 }
 
 /// `FLUSHALL`
 #[derive(Debug)]
 pub(super) struct FlushTask {
-    path: KeyspaceWalk,
+    iterator: KeyIterator,
     gone: usize,
 }
 
 impl FlushTask {
     pub(super) fn new(namespaces: Vec<NamespaceKeys>) -> Self {
-        Self { path: KeyspaceWalk::new(namespaces, None), gone: 0 }
+        Self { iterator: KeyIterator::new(namespaces, None), gone: 0 }
     }
 }
 
@@ -348,7 +349,7 @@ impl SlicedTask for FlushTask {
     ) -> Result<TaskProgress, ErrorReply> {
         let session = records.session();
         let mut keys = Vec::new();
-        let has_more = self.path.walk(session, DELETE_BUCKETS, |namespace_keys, view| {
+        let has_more = self.iterator.walk(session, DELETE_BUCKETS, |namespace_keys, view| {
             keys.push((namespace_keys.namespace, view.key().to_vec()));
         })?;
         for (namespace, key) in keys {
@@ -368,6 +369,6 @@ impl SlicedTask for FlushTask {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.path.memory_bytes()
+        self.iterator.memory_bytes()
     }
 }

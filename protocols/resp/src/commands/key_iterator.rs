@@ -63,7 +63,7 @@ pub(super) fn matches(pattern: Option<&[u8]>, key_text: &[u8]) -> bool {
 /// Iterates over namespaces one after the other. Records that exist throughout are visited once.
 /// Records that are created or deleted meanwhile may or may not be visited.
 #[derive(Debug)]
-pub(super) struct KeyspaceWalk {
+pub(super) struct KeyIterator {
     namespaces: VecDeque<NamespaceKeys>,
     buckets: Option<Buckets>,
     /// The pattern of keys; `None` for any key.
@@ -74,7 +74,7 @@ pub(super) struct KeyspaceWalk {
     bytes: usize,
 }
 
-impl KeyspaceWalk {
+impl KeyIterator {
     /// The first namespace whose commits wait for other hosts, if this host makes them.
     pub(super) fn first_replicated(
         &self,

@@ -6,7 +6,7 @@ mod tasks;
 
 use super::arg;
 use super::deferred_array::ArrayTask;
-use super::keyspace_walk::{list_namespaces, matches};
+use super::key_iterator::{list_namespaces, matches};
 use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::CommandContext;
 use crate::parse::Args;

@@ -2,12 +2,12 @@
 //! transaction.
 
 use crate::command_context::CommandContext;
+use crate::commands::key_iterator::NamespaceKeys;
 use crate::commands::keys::{type_name, type_of_key};
-use crate::commands::keyspace_walk::NamespaceKeys;
 use crate::commands::random;
+use crate::records::ResolvedKey;
 use crate::reply::error_reply::ErrorReply;
 use crate::sliced_task::SLICE_BUCKETS;
-use nearstate_store::Namespace;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,12 +17,6 @@ const DELETED_MAX: usize = 1000;
 
 /// Keys between two checks of the time limit.
 const KEYS_PER_CLOCK_CHECK: usize = 64;
-
-/// A key in its namespace.
-pub(super) struct ResolvedKey<'k> {
-    pub(super) namespace: Namespace,
-    pub(super) key: &'k [u8],
-}
 
 /// Calls `each` with every key, as clients write it and in its namespace, until it breaks or the
 /// time limit is reached.
