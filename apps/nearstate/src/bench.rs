@@ -3,7 +3,7 @@
 
 use clap::{Args, Subcommand};
 use nearstate_bench::{
-    client, code, commands, deliver, nudsf, options, peer_commands, reaper, replication,
+    client, code, commands, nudsf, options, peer_commands, reaper, replication, run_command,
 };
 use nearstate_model::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -18,7 +18,7 @@ use std::time::Duration;
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     Run(Box<options::Options>),
-    Code(code::Options),
+    Code(code::CodeOptions),
     Compare(commands::Compare),
     Render(commands::Render),
     /// Show, install and verify the stores that `bench run` compares with
@@ -98,7 +98,7 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
             replication::run(&options, &mut std::io::stdout().lock())
         }
         BenchCommand::Run(options) => {
-            deliver::run(&options, &words(), stop_flag(), &mut std::io::stdout().lock())
+            run_command::run(&options, &words(), stop_flag(), &mut std::io::stdout().lock())
         }
         BenchCommand::Compare(options) => {
             commands::run_compare(&options, &mut std::io::stdout().lock())

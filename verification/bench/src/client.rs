@@ -2,7 +2,7 @@
 
 mod window;
 mod progress_report;
-mod fan;
+mod connection_fan;
 
 use crate::access::{Connection, StoreConnection};
 use crate::clock::monotonic_ns;
@@ -19,7 +19,7 @@ use crate::targets::fault::FaultyConnection;
 use crate::targets::{self, Target};
 use crate::wait::{Waits, thread_ns};
 use crate::workloads::{self, Tally, Workload, WorkloadKind};
-use fan::Fan;
+use connection_fan::ConnectionFan;
 use nearstate_model::{Error, Result};
 use progress_report::{ProgressReporter, ReportingStore, SLOW_STEP_NS, SharedProgress, StepPace};
 use quanta::Clock;
@@ -93,7 +93,7 @@ fn connect(
     if plan.connections <= 1 {
         return target.connect(&plan.address, &schema);
     }
-    let all = Fan::open(plan.connections, || target.connect(&plan.address, &schema))?;
+    let all = ConnectionFan::open(plan.connections, || target.connect(&plan.address, &schema))?;
     Ok(Box::new(all))
 }
 

@@ -6,7 +6,7 @@ use crate::protocol::{
     ClientCommand, ClientReport, ClientResult, Plan, STOPPED, Trial, receive, send,
 };
 use crate::reaper::{exit_text, own_program, system};
-use crate::result::{Check, Verdict};
+use crate::result::{Check, RecordVerification};
 use nearstate_model::{Error, Result};
 use std::io::BufReader;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -199,9 +199,9 @@ impl ClientPool {
     pub fn verify(
         &mut self,
         listener: &mut impl ProgressListener,
-    ) -> Result<(Verdict, Vec<Check>)> {
+    ) -> Result<(RecordVerification, Vec<Check>)> {
         self.broadcast(&ClientCommand::Verify)?;
-        let (mut verdict, mut checks) = (Verdict::default(), Vec::new());
+        let (mut verdict, mut checks) = (RecordVerification::default(), Vec::new());
         self.wait_for_all(listener, |report| {
             let ClientReport::Verified(more, some) = report else { return unexpected(&report) };
             verdict.add(more);

@@ -20,7 +20,7 @@ A reader process runs below `strace -f -c` twice, the second time with twice as 
 difference is what the reads cost. The program is disassembled with `objdump`, and the reads are
 followed into every function of this project that they call. Exits with 1 if a read makes a system
 call or executes a locked instruction or a full fence on its usual path.")]
-pub struct Options {
+pub struct CodeOptions {
     /// Folder in memory for the region
     #[arg(long, default_value = "/dev/shm", value_hint = ValueHint::DirPath)]
     pub dir: PathBuf,
@@ -32,7 +32,7 @@ pub struct Options {
 }
 
 /// Counts, and prints a table.
-pub fn run(options: &Options, out: &mut impl Write) -> Result<()> {
+pub fn run(options: &CodeOptions, out: &mut impl Write) -> Result<()> {
     let reaper = Reaper::start(&options.dir, None, |_| Vec::new())?;
     probes::run_all(&reaper.folder().join("probes"))?;
     let counts = calls::count(&options.dir, reaper.folder(), options.reads)?;

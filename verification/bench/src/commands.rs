@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Compare two saved runs, figure by figure, with a verdict that the rounds allow
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Both runs must have the same workload, parameters, drive and machine; else it says in what they
+Both runs must have the same workload, parameters, load and machine; else it says in what they
 differ, and gives no verdict. Give each run four rounds or more: fewer decide little.
 
 Example:
@@ -147,7 +147,7 @@ mod tests {
         // A script must not read this as equality.
         let other = folder.path().join("b.json");
         let mut run = sample::run();
-        run.drive.clients += 1;
+        run.load.clients += 1;
         saved::save(&run, &other).unwrap();
         let options = Compare { first: other, second: folder.path().join("a.json"), html: None };
         let mut out = Vec::new();

@@ -17,8 +17,8 @@ mod output;
 pub use output::{page, text};
 
 use crate::figures::{self, Figures, LatencyClass};
-use crate::result::{CUT, Drive, Run, TargetResult};
-use crate::spread::{RANKS_MIN, Spread, mann_whitney};
+use crate::result::{CUT, LoadSettings, Run, TargetResult};
+use crate::spread::{RANKS_MIN, RoundMeasurements, mann_whitney};
 use std::collections::BTreeSet;
 
 /// Differences below this factor are ignored: another layout of code or memory causes 2 %.
@@ -68,25 +68,25 @@ pub struct Row {
     /// A quantity that is compared.
     pub figure: Figure,
     /// One value for each round of the first run.
-    pub a: Spread,
+    pub a: RoundMeasurements,
     /// One value for each round of the second run.
-    pub b: Spread,
+    pub b: RoundMeasurements,
     /// The result.
-    pub verdict: Verdict,
+    pub verdict: ComparisonVerdict,
 }
 
 /// The result of comparing one figure.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum ComparisonVerdict {
     /// There is no difference above [`RATIO_MIN`], with the ground of this verdict.
-    Same(Ground),
+    Same(VerdictReason),
     /// No difference was found, but rounds lie so far apart that one may exist. With the test that
     /// was used.
-    Inconclusive(Ground),
+    Inconclusive(VerdictReason),
     /// The second run is faster.
-    Faster(Ground),
+    Faster(VerdictReason),
     /// The second run is slower.
-    Slower(Ground),
+    Slower(VerdictReason),
     /// There are too few rounds to decide.
     Undecided,
     /// The figures must not be compared, with the reason.
@@ -95,7 +95,7 @@ pub enum Verdict {
 
 /// The ground of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ground {
+pub enum VerdictReason {
     /// The Mann-Whitney U test: the probability of such an order by chance.
     Ranks(f64),
     /// Confidence intervals, which overlap or are disjoint.
@@ -128,12 +128,12 @@ pub fn compare<'r>(a: &'r Run, b: &'r Run) -> Comparison<'r> {
 
 /// The settings that must be equal in both runs: name and text of each.
 fn conditions(run: &Run) -> Vec<(String, String)> {
-    let (workload, drive) = (&run.workload, &run.drive);
+    let (workload, load) = (&run.workload, &run.load);
     let parameters = &workload.parameters;
-    let rate = drive.rate.map_or("closed loop".to_owned(), |rate| {
-        format!("{rate} op/s, {}", format!("{:?}", drive.arrivals).to_lowercase())
+    let rate = load.rate.map_or("closed loop".to_owned(), |rate| {
+        format!("{rate} op/s, {}", format!("{:?}", load.arrivals).to_lowercase())
     });
-    let pinning = drive.pinning.as_ref().map_or("none".to_owned(), |(clients, servers)| {
+    let pinning = load.pinning.as_ref().map_or("none".to_owned(), |(clients, servers)| {
         format!("clients on {clients:?}, servers on {servers:?}")
     });
     let own = || "the workload's own".to_owned();
@@ -143,18 +143,18 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
         ("variant", parameters.variant.clone()),
         ("records", parameters.records.to_string()),
         ("spread", format!("{:?}", parameters.spread).to_lowercase()),
-        ("client processes", drive.clients.to_string()),
-        ("operations sent together", drive.depth.to_string()),
+        ("client processes", load.clients.to_string()),
+        ("operations sent together", load.depth.to_string()),
         ("offered rate", rate),
-        ("microseconds between operations", drive.think_us.to_string()),
+        ("microseconds between operations", load.think_us.to_string()),
         ("processor pinning", pinning),
-        ("layout", drive.layout.clone().unwrap_or_else(|| "default".to_owned())),
-        ("server killed", drive.kill.clone().unwrap_or_else(|| "none".to_owned())),
+        ("layout", load.layout.clone().unwrap_or_else(|| "default".to_owned())),
+        ("server killed", load.kill.clone().unwrap_or_else(|| "none".to_owned())),
         ("bytes of a value", parameters.value_bytes.map_or_else(own, |bytes| bytes.to_string())),
         ("own records for each client", parameters.has_own_records.to_string()),
-        ("connections per client", drive.connections.max(1).to_string()),
-        ("busy polling", drive.is_busy_polling.to_string()),
-        ("injected fault", drive.fault.map_or_else(|| "none".to_owned(), |f| f.to_string())),
+        ("connections per client", load.connections.max(1).to_string()),
+        ("busy polling", load.is_busy_polling.to_string()),
+        ("injected fault", load.fault.map_or_else(|| "none".to_owned(), |f| f.to_string())),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into_iter()
@@ -192,7 +192,7 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
             out.push(format!("{name}: {of_a} in the first, {of_b} in the second"));
         }
     };
-    let (of_a, of_b) = (&a.drive, &b.drive);
+    let (of_a, of_b) = (&a.load, &b.load);
     differs("operations of a client and round", of_a.ops.to_string(), of_b.ops.to_string());
     differs("length of a round", round_time(of_a), round_time(of_b));
     differs("after loading", settling(of_a), settling(of_b));
@@ -227,12 +227,12 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
     out
 }
 
-fn round_time(drive: &Drive) -> String {
-    drive.round_time_s.map_or("unlimited".to_owned(), |s| format!("at most {s} s"))
+fn round_time(load: &LoadSettings) -> String {
+    load.round_time_s.map_or("unlimited".to_owned(), |s| format!("at most {s} s"))
 }
 
-fn settling(drive: &Drive) -> String {
-    let words = if drive.is_unsettled { "nothing (--no-settle)" } else { "what manuals advise" };
+fn settling(load: &LoadSettings) -> String {
+    let words = if load.is_unsettled { "nothing (--no-settle)" } else { "what manuals advise" };
     words.to_owned()
 }
 
@@ -283,10 +283,10 @@ fn chance(rows: &[Row]) -> Option<String> {
     let tests = rows.iter().filter(|row| {
         matches!(
             row.verdict,
-            Verdict::Same(Ground::Close)
-                | Verdict::Inconclusive(_)
-                | Verdict::Faster(_)
-                | Verdict::Slower(_)
+            ComparisonVerdict::Same(VerdictReason::Close)
+                | ComparisonVerdict::Inconclusive(_)
+                | ComparisonVerdict::Faster(_)
+                | ComparisonVerdict::Slower(_)
         )
     });
     let tests = u32::try_from(tests.count()).unwrap_or(u32::MAX);
@@ -309,7 +309,7 @@ fn compare_target(a: &Figures<'_>, b: &Figures<'_>, not: Option<&str>) -> Vec<Ro
         for figure in [Figure::Rate, Figure::P50, Figure::P99] {
             let (of_a, of_b) = (figure.of(one).clone(), figure.of(other).clone());
             let verdict = match not {
-                Some(why) => Verdict::NotComparable(why.to_owned()),
+                Some(why) => ComparisonVerdict::NotComparable(why.to_owned()),
                 None => verdict(figure, &of_a, &of_b),
             };
             out.push(Row {
@@ -391,7 +391,7 @@ fn note_of_steps(a: (&Run, &TargetResult), b: (&Run, &TargetResult)) -> Option<S
 }
 
 impl Figure {
-    fn of(self, class: &LatencyClass) -> &Spread {
+    fn of(self, class: &LatencyClass) -> &RoundMeasurements {
         match self {
             Self::Rate => &class.rates,
             Self::P50 => &class.p50s,
@@ -400,31 +400,39 @@ impl Figure {
     }
 }
 
-fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
+fn verdict(figure: Figure, a: &RoundMeasurements, b: &RoundMeasurements) -> ComparisonVerdict {
     let fewest = a.count().min(b.count());
     if fewest < 2 {
-        return Verdict::Undecided;
+        return ComparisonVerdict::Undecided;
     }
     let (differs, ground) = if fewest >= RANKS_MIN {
         let p = mann_whitney(a, b);
-        (p < SIGNIFICANCE, Ground::Ranks(p))
+        (p < SIGNIFICANCE, VerdictReason::Ranks(p))
     } else {
         let apart = a.interval_95().zip(b.interval_95());
         let apart = apart.is_some_and(|(a, b)| a.1 < b.0 || b.1 < a.0);
-        (apart, Ground::Intervals)
+        (apart, VerdictReason::Intervals)
     };
     let ratio = b.median() / a.median();
     if !differs {
         let (min, max) = (a.min().min(b.min()), a.max().max(b.max()));
         let is_close = max <= CLOSE * min;
-        return if is_close { Verdict::Same(Ground::Close) } else { Verdict::Inconclusive(ground) };
+        return if is_close {
+            ComparisonVerdict::Same(VerdictReason::Close)
+        } else {
+            ComparisonVerdict::Inconclusive(ground)
+        };
     }
     if !(ratio >= RATIO_MIN || ratio <= 1.0 / RATIO_MIN) {
-        return Verdict::Same(Ground::TooSmall);
+        return ComparisonVerdict::Same(VerdictReason::TooSmall);
     }
     match (figure, ratio > 1.0) {
-        (Figure::Rate, true) | (Figure::P50 | Figure::P99, false) => Verdict::Faster(ground),
-        (Figure::Rate, false) | (Figure::P50 | Figure::P99, true) => Verdict::Slower(ground),
+        (Figure::Rate, true) | (Figure::P50 | Figure::P99, false) => {
+            ComparisonVerdict::Faster(ground)
+        }
+        (Figure::Rate, false) | (Figure::P50 | Figure::P99, true) => {
+            ComparisonVerdict::Slower(ground)
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::access::{
     StoreSchema, TableId, TableSchema, TagRule,
 };
 use crate::space;
-use crate::targets::{self, Capabilities, Database, Need, Support, Target};
+use crate::targets::{self, Capabilities, Database, DatabaseSpec, Support, Target};
 use nearstate_model::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -148,19 +148,19 @@ impl TargetUnderTest<'_> {
     }
 
     /// The requirements of another database.
-    pub(crate) fn need(&self) -> Need {
-        need(self.schema, self.folder)
+    pub(crate) fn database_spec(&self) -> DatabaseSpec {
+        database_spec(self.schema, self.folder)
     }
 }
 
-fn need(schema: StoreSchema, folder: &Path) -> Need {
-    Need {
+fn database_spec(schema: StoreSchema, folder: &Path) -> DatabaseSpec {
+    DatabaseSpec {
         schema,
         records: RECORDS,
         record_bytes: RECORD_BYTES,
         clients: 16,
         folder: folder.to_owned(),
-        ..Need::default()
+        ..DatabaseSpec::default()
     }
 }
 
@@ -209,7 +209,7 @@ pub fn check(
     let folder = &space::folder(folder)?;
     let capabilities = target.capabilities_in(layout);
     let schema = StoreSchema { tables: tables_for(&capabilities) };
-    let mut needed = need(schema, folder);
+    let mut needed = database_spec(schema, folder);
     needed.layout = layout.map(str::to_owned);
     let database = target.start(&needed)?;
     let tested = TargetUnderTest { target, database: database.as_ref(), schema, folder };

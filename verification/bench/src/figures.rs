@@ -1,7 +1,7 @@
 //! The figures of a target, for tables, the page and comparisons.
 
-use crate::result::{Round, Run, Slice, TargetResult, Verdict};
-use crate::spread::Spread;
+use crate::result::{RecordVerification, Round, Run, TargetResult, TimeSlice};
+use crate::spread::RoundMeasurements;
 use crate::stat::Latencies;
 pub(crate) use crate::stat::as_f64;
 use crate::table::{count_text, counted};
@@ -29,7 +29,7 @@ pub struct Figures<'r> {
     /// Its results.
     pub target: &'r TargetResult,
     /// Operations per second of each round.
-    pub rates: Spread,
+    pub rates: RoundMeasurements,
     /// Latencies of all classes and rounds.
     pub latencies: Latencies,
     /// Its classes, in the order of their first operation.
@@ -64,11 +64,11 @@ pub struct Cost {
 pub struct LatencyClass {
     pub name: String,
     /// Operations per second of each round that has operations of this class.
-    pub rates: Spread,
+    pub rates: RoundMeasurements,
     /// Median latency of each of these rounds, in nanoseconds.
-    pub p50s: Spread,
+    pub p50s: RoundMeasurements,
     /// 99th percentile of each of these rounds, in nanoseconds.
-    pub p99s: Spread,
+    pub p99s: RoundMeasurements,
     /// Latencies of all rounds.
     pub latencies: Latencies,
 }
@@ -86,7 +86,7 @@ pub fn reference<'f, 'r>(all: &'f [Figures<'r>]) -> Option<&'f Figures<'r>> {
 /// The fastest target except the null target, and the generator's share of its time per operation.
 /// `None` without a null target, with a given rate, or with pauses.
 pub fn generator_share(run: &Run, all: &[Figures<'_>]) -> Option<(String, f64)> {
-    if run.drive.rate.is_some() || run.drive.think_us > 0 {
+    if run.load.rate.is_some() || run.load.think_us > 0 {
         return None;
     }
     let is_null = |figures: &&Figures<'_>| figures.target.name == NULL;
@@ -99,17 +99,17 @@ pub fn generator_share(run: &Run, all: &[Figures<'_>]) -> Option<(String, f64)> 
 
 /// The time of an operation of one target divided by that of another, for each round in which both
 /// were measured: a machine that is slow for a round does not change it.
-pub fn time_ratios(own: &TargetResult, other: &TargetResult) -> Spread {
+pub fn time_ratios(own: &TargetResult, other: &TargetResult) -> RoundMeasurements {
     let pairs = own.rounds.iter().zip(&other.rounds);
     let measured = pairs.filter(|(own, other)| own.done() > 0 && other.done() > 0);
-    Spread::new(measured.map(|(own, other)| other.rate() / own.rate()))
+    RoundMeasurements::new(measured.map(|(own, other)| other.rate() / own.rate()))
 }
 
 /// [`time_ratios`] of a target and the prototype of the same run; `None` if either was not
 /// measured, for the prototype itself, and if the rate was given.
-pub fn times_prototype(run: &Run, target: &TargetResult) -> Option<Spread> {
+pub fn times_prototype(run: &Run, target: &TargetResult) -> Option<RoundMeasurements> {
     let prototype = run.targets.iter().find(|target| target.name == PROTOTYPE)?;
-    if run.drive.rate.is_some() || target.name == PROTOTYPE || target.name == NULL {
+    if run.load.rate.is_some() || target.name == PROTOTYPE || target.name == NULL {
         return None;
     }
     Some(time_ratios(target, prototype)).filter(|ratios| ratios.count() > 0)
@@ -129,11 +129,12 @@ impl<'r> Figures<'r> {
         });
         let mut latencies = Latencies::new();
         rounds().for_each(|round| latencies.add(&round.latencies()));
-        let existing = |verdict: &Verdict| verdict.records.saturating_sub(verdict.absent);
+        let existing =
+            |verdict: &RecordVerification| verdict.records.saturating_sub(verdict.absent);
         let compared = target.verdict.as_ref().map_or(0, existing);
         Self {
             target,
-            rates: Spread::new(rounds().map(Round::rate)),
+            rates: RoundMeasurements::new(rounds().map(Round::rate)),
             latencies,
             classes: classes(target),
             ops,
@@ -211,7 +212,7 @@ impl LatencyClass {
             p50s.push(as_f64(latencies.percentile(50.0)));
             p99s.push(as_f64(latencies.percentile(99.0)));
         }
-        let [rates, p50s, p99s] = [rates, p50s, p99s].map(Spread::new);
+        let [rates, p50s, p99s] = [rates, p50s, p99s].map(RoundMeasurements::new);
         Self { name: name.to_owned(), rates, p50s, p99s, latencies: all }
     }
 }
@@ -261,16 +262,16 @@ fn idle_moment(before: f64, at_ms: u64) -> Moment {
 
 /// Merges neighbouring slices: takes the largest p99, so that a stall stays visible, and the mean
 /// of the medians. The last slice of a round ends with the round, `wall_ns` after its start.
-fn merged(before: f64, group: &[Slice], wall_ns: f64) -> Moment {
+fn merged(before: f64, group: &[TimeSlice], wall_ns: f64) -> Moment {
     let start = group.first().map_or(0, |slice| slice.at_ms);
     let ops: f64 = group.iter().map(|slice| as_f64(slice.ops)).sum();
-    let ns = |slice: &Slice| {
+    let ns = |slice: &TimeSlice| {
         let whole = as_f64(slice.ms.max(1)) * 1e6;
         (wall_ns - as_f64(slice.at_ms) * 1e6).clamp(whole * SLICE_SHARE_MIN, whole)
     };
     let length: f64 = group.iter().map(ns).sum();
     let weighted: f64 = group.iter().map(|s| as_f64(s.p50_ns) * as_f64(s.ops)).sum();
-    let max = |of: fn(&Slice) -> u64| as_f64(group.iter().map(of).max().unwrap_or(0));
+    let max = |of: fn(&TimeSlice) -> u64| as_f64(group.iter().map(of).max().unwrap_or(0));
     Moment {
         at_ns: before + as_f64(start) * 1e6,
         rate: ops * 1e9 / length,
@@ -392,7 +393,7 @@ mod tests {
         let mut run = run();
         let round = &mut run.targets[0].rounds[0];
         let slice = round.slices[0];
-        round.slices = (0..9000).map(|at_ms| Slice { at_ms, ms: 1, ..slice }).collect();
+        round.slices = (0..9000).map(|at_ms| TimeSlice { at_ms, ms: 1, ..slice }).collect();
         round.slices[4321].max_ns = 77_000_000;
         let (moments, _) = timeline(&run.targets[0]);
         assert!(moments.len() <= MOMENTS_MAX + 10);
@@ -406,7 +407,7 @@ mod tests {
         let (name, share) = generator_share(&run, &all).unwrap();
         assert_eq!(name, "region");
         assert!((share - 0.1).abs() < 0.01, "{share}");
-        run.drive.rate = Some(1e3);
+        run.load.rate = Some(1e3);
         assert_eq!(generator_share(&run, &of(&run)), None);
     }
 

@@ -12,7 +12,7 @@
 pub mod peer_commands;
 pub mod conformance;
 pub mod code;
-pub mod deliver;
+pub mod run_command;
 pub mod replication;
 pub mod commands;
 pub mod presets;

@@ -1,6 +1,6 @@
 //! The measurements of a client: latencies of each class, and slices of time. Memory is constant.
 
-use crate::result::{ClassResult, Slice};
+use crate::result::{ClassResult, TimeSlice};
 use crate::stat::Latencies;
 use crate::workloads::{CLASSES_MAX, Tally};
 
@@ -89,7 +89,7 @@ impl Meter {
     }
 
     /// The classes with operations, by name, and the slices.
-    pub fn finish(mut self, names: &[&str], now_ns: u64) -> (Vec<ClassResult>, Vec<Slice>) {
+    pub fn finish(mut self, names: &[&str], now_ns: u64) -> (Vec<ClassResult>, Vec<TimeSlice>) {
         self.slices.close(now_ns);
         let classes = names
             .iter()
@@ -110,7 +110,7 @@ struct Slices {
     /// The end of the current slice.
     ends_ns: u64,
     length_ns: u64,
-    done: Vec<Slice>,
+    done: Vec<TimeSlice>,
     open: Latencies,
     /// The longest latency of the current slice, exactly.
     open_max_ns: u64,
@@ -159,7 +159,7 @@ impl Slices {
         if self.open.count() == 0 && now_ns < self.ends_ns {
             return;
         }
-        self.done.push(Slice {
+        self.done.push(TimeSlice {
             at_ms: begin_ns.saturating_sub(self.began_ns) / 1_000_000,
             ms,
             ops: self.open.count(),
@@ -178,9 +178,9 @@ impl Slices {
 }
 
 /// Merges each two slices.
-pub fn merged(slices: &[Slice]) -> Vec<Slice> {
-    let one = |pair: &[Slice]| match pair {
-        [first, second] => Slice { ms: first.ms + second.ms, ..first.merged(*second) },
+pub fn merged(slices: &[TimeSlice]) -> Vec<TimeSlice> {
+    let one = |pair: &[TimeSlice]| match pair {
+        [first, second] => TimeSlice { ms: first.ms + second.ms, ..first.merged(*second) },
         pair => pair.first().copied().unwrap_or_default(),
     };
     slices.chunks(2).map(one).collect()

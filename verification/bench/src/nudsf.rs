@@ -26,7 +26,7 @@ use crate::noise;
 use crate::options::Options;
 use crate::peers;
 use crate::progress::Display;
-use crate::targets::Need;
+use crate::targets::DatabaseSpec;
 use crate::{clock, cpus, processes};
 use cases::{CASES, LoadCase};
 use load::Load;
@@ -99,11 +99,11 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
     })?;
     let (server_cpu, client_cpu) = processors()?;
     let records = options.records.unwrap_or(RECORDS);
-    let need = Need {
+    let spec = DatabaseSpec {
         folder: PathBuf::from("/dev/shm"),
         server_cpus: vec![server_cpu],
         stop: Some(stop),
-        ..Need::default()
+        ..DatabaseSpec::default()
     };
     let chosen: Vec<&LoadCase> =
         CASES.iter().filter(|case| is_chosen(options, case.name)).collect();
@@ -115,7 +115,7 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
     let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let timers = options.records.unwrap_or(TIMERS);
     let has_loads = !chosen.is_empty() || is_chosen(options, MEMORY);
-    let mut servers = Servers::start(&need, if has_loads { records } else { 10 }, timers)?;
+    let mut servers = Servers::start(&spec, if has_loads { records } else { 10 }, timers)?;
     let load = Load { h2load, cpu: client_cpu, folder: servers.folder().to_owned() };
     let requests = options.ops.unwrap_or(REQUESTS);
     let cases = run_cases(&chosen, (rounds, requests), (&mut servers, &load), &display, stop)?;

@@ -33,7 +33,7 @@ use pairing::Pairing;
 use result::{FORMAT, NumapRun, PairingResult, Point, PointRound};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use trial::Trial;
+use trial::NumapTrial;
 
 /// The word of the command line.
 pub const NAME: &str = "numap";
@@ -79,7 +79,7 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
     for round in 0..rounds {
         for (level, mbps) in LEVELS_MBPS.into_iter().enumerate() {
             for (one, result) in chosen.iter().zip(&mut pairings) {
-                let trial = Trial { network: &network, pairing: one, host_cpus: &host_cpus };
+                let trial = NumapTrial { network: &network, pairing: one, host_cpus: &host_cpus };
                 let title = format!("{}, {mbps} Mbit/s, round {}", one.name, round + 1);
                 let progress = display.begin(title, probes);
                 let Some(measured) = trial.run(mbps, probes, &progress, stop)? else { break };

@@ -2,7 +2,7 @@
 
 use crate::parameters::Arrivals;
 use crate::protocol::Fault;
-use crate::workloads::Spread;
+use crate::workloads::AccessDistribution;
 use clap::{ArgGroup, Args};
 use nearstate_model::Error;
 use std::path::PathBuf;
@@ -71,8 +71,8 @@ pub struct Options {
     pub records: Option<u64>,
 
     /// Distribution of the accesses over the records
-    #[arg(long, value_enum, default_value_t = Spread::Zipfian)]
-    pub spread: Spread,
+    #[arg(long, value_enum, default_value_t = AccessDistribution::Zipfian)]
+    pub spread: AccessDistribution,
 
     /// Client processes for each target
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=512))]

@@ -1,6 +1,6 @@
 //! The parameters of a run, which are saved with it.
 
-use crate::random::Spread;
+use crate::random::AccessDistribution;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct Parameters {
     /// One of the workload's variants.
     pub variant: String,
     /// Distribution of the accesses over the records.
-    pub spread: Spread,
+    pub spread: AccessDistribution,
     /// Seed of all random choices.
     pub seed: u64,
     /// Bytes of a value, if the workload defines no size. Missing in older files.

@@ -5,7 +5,7 @@ pub use crate::parameters::Fault;
 
 use crate::parameters::{Arrivals, Parameters};
 use crate::reaper::system;
-use crate::result::{Check, Round, Verdict};
+use crate::result::{Check, RecordVerification, Round};
 use nearstate_model::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ pub enum ClientReport {
     /// The trial has ended.
     Finished(Box<ClientResult>),
     /// The result of the comparison, and the figures of the generator.
-    Verified(Verdict, Vec<Check>),
+    Verified(RecordVerification, Vec<Check>),
     /// The client cannot continue.
     Failed(String),
 }

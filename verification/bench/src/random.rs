@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// The distribution of accesses over the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Spread {
+pub enum AccessDistribution {
     /// All equally.
     Uniform,
     /// Zipf's law with YCSB's exponent of 0.99, ranks scattered over the keys.
@@ -188,7 +188,7 @@ pub fn scatter(rank: u64) -> u64 {
     hash.cast_signed().unsigned_abs()
 }
 
-/// The share of the most frequent record, by [`Spread::Zipfian`].
+/// The share of the most frequent record, by [`AccessDistribution::Zipfian`].
 pub fn top_share() -> f64 {
     Zipf::new(SCATTERED_ITEMS).top_share()
 }
@@ -220,10 +220,12 @@ pub struct RecordSequence {
 
 impl RecordSequence {
     /// Draws from `records` records.
-    pub fn new(spread: Spread, records: u64, seed: u64) -> Result<Self> {
+    pub fn new(spread: AccessDistribution, records: u64, seed: u64) -> Result<Self> {
         match spread {
-            Spread::Uniform => Self::of(records, seed, |rng| (rng.below(records), false)),
-            Spread::Zipfian => {
+            AccessDistribution::Uniform => {
+                Self::of(records, seed, |rng| (rng.below(records), false))
+            }
+            AccessDistribution::Zipfian => {
                 let zipf = Zipf::new(SCATTERED_ITEMS);
                 Self::of(records, seed, |rng| {
                     let rank = zipf.rank(rng);
@@ -290,7 +292,7 @@ impl RecordSequence {
         }
     }
 
-    /// The most frequent record, by [`Spread::Zipfian`].
+    /// The most frequent record, by [`AccessDistribution::Zipfian`].
     pub const fn top(&self) -> u64 {
         self.top
     }
@@ -394,7 +396,7 @@ mod tests {
     #[test]
     fn a_ring_keeps_its_law_over_several_passes() {
         const RECORDS: u64 = 5000;
-        let mut sequence = RecordSequence::new(Spread::Zipfian, RECORDS, 5).unwrap();
+        let mut sequence = RecordSequence::new(AccessDistribution::Zipfian, RECORDS, 5).unwrap();
         let mut seen = vec![0_u64; 5000];
         for _ in 0..3 * DRAWN {
             seen[usize::try_from(sequence.next()).unwrap()] += 1;
@@ -408,7 +410,7 @@ mod tests {
     #[test]
     fn a_uniform_ring_draws_more_records_than_it_has_entries() {
         const RECORDS: u64 = 2 * DRAWN as u64;
-        let mut sequence = RecordSequence::new(Spread::Uniform, RECORDS, 6).unwrap();
+        let mut sequence = RecordSequence::new(AccessDistribution::Uniform, RECORDS, 6).unwrap();
         let mut seen = vec![false; 2 * DRAWN];
         for _ in 0..4 * DRAWN {
             seen[usize::try_from(sequence.next()).unwrap()] = true;
@@ -416,8 +418,8 @@ mod tests {
         // 1 - e^-2 of them if every draw were new: one pass alone would give 39 %.
         let met = seen.iter().filter(|s| **s).count();
         assert!(2 * met > 3 * DRAWN, "{met}");
-        assert!(RecordSequence::new(Spread::Uniform, 0, 1).is_err());
-        assert!(RecordSequence::new(Spread::Uniform, RECORDS_MAX + 1, 1).is_err());
+        assert!(RecordSequence::new(AccessDistribution::Uniform, 0, 1).is_err());
+        assert!(RecordSequence::new(AccessDistribution::Uniform, RECORDS_MAX + 1, 1).is_err());
     }
 
     #[test]
@@ -431,7 +433,7 @@ mod tests {
 
     #[test]
     fn picked_records_are_different_even_if_all_are_picked() {
-        let mut sequence = RecordSequence::new(Spread::Zipfian, 20, 8).unwrap();
+        let mut sequence = RecordSequence::new(AccessDistribution::Zipfian, 20, 8).unwrap();
         let mut picked = Vec::new();
         for count in [1, 16, 20, 50] {
             sequence.pick(count, &mut picked);
@@ -443,7 +445,7 @@ mod tests {
 
     #[test]
     fn taken_records_are_not_picked() {
-        let mut sequence = RecordSequence::new(Spread::Zipfian, 20, 8).unwrap();
+        let mut sequence = RecordSequence::new(AccessDistribution::Zipfian, 20, 8).unwrap();
         let (mut taken, mut picked) = (Vec::new(), Vec::new());
         for count in [5, 5, 9, 9] {
             sequence.pick_except(count, &taken, &mut picked);

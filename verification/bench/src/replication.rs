@@ -24,7 +24,7 @@ use crate::machine::Machine;
 use crate::options::Options;
 use crate::outputs::print;
 use crate::processes::cpu_ns;
-use crate::spread::Spread;
+use crate::spread::RoundMeasurements;
 use crate::stat::{Latencies, as_f64, median};
 use crate::table::{ReportTable, latency_text, rate_text, ratio_text};
 
@@ -192,8 +192,8 @@ fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
     let folder = options.dir.join(format!("nearstate-bench-{name}-{}", std::process::id()));
     match name {
         "region" => Ok(Box::new(ours::LocalRegion::start(folder)?)),
-        "cluster" => Ok(Box::new(ours::Cluster::start(folder, ours::ClusterSize::Three)?)),
-        "cluster-2" => Ok(Box::new(ours::Cluster::start(folder, ours::ClusterSize::Two)?)),
+        "cluster" => Ok(Box::new(ours::OwnCluster::start(folder, ours::ClusterSize::Three)?)),
+        "cluster-2" => Ok(Box::new(ours::OwnCluster::start(folder, ours::ClusterSize::Two)?)),
         "redis-wait" => Ok(Box::new(redis_wait::RedisWait::start(folder, 1)?)),
         "redis-wait-2" => Ok(Box::new(redis_wait::RedisWait::start(folder, 2)?)),
         "etcd" => Ok(Box::new(etcd::Etcd::start(folder)?)),
@@ -284,7 +284,7 @@ fn measure(
 }
 
 fn range_text(values: &[f64], text: fn(f64) -> String) -> String {
-    let spread = Spread::new(values.iter().copied());
+    let spread = RoundMeasurements::new(values.iter().copied());
     format!("{} to {}", text(spread.min()), text(spread.max()))
 }
 

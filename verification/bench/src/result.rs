@@ -34,7 +34,8 @@ pub struct Run {
     /// How steady the machine was before the run.
     pub noise: Noise,
     pub workload: About,
-    pub drive: Drive,
+    #[serde(rename = "drive")]
+    pub load: LoadSettings,
     /// The results of each target, in the order in which they were given.
     pub targets: Vec<TargetResult>,
     /// Caveats.
@@ -54,12 +55,13 @@ pub struct About {
     pub source: String,
     pub parameters: Parameters,
     /// Figures that papers measured on their machines.
-    pub foreign: Vec<Foreign>,
+    #[serde(rename = "foreign")]
+    pub paper_figures: Vec<PaperFigure>,
 }
 
 /// How the operations were issued.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Drive {
+pub struct LoadSettings {
     /// Client processes.
     pub clients: usize,
     /// Operations of a client in flight.
@@ -149,7 +151,7 @@ pub struct TargetResult {
     /// Memory after the run, in bytes.
     pub memory_bytes: Option<u64>,
     /// The result of the comparison with the model.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<RecordVerification>,
     /// Figures of the generator, with their expected values.
     pub checks: Vec<Check>,
     /// How often a client lost its connection and reconnected.
@@ -182,7 +184,7 @@ pub struct Round {
     /// Latencies of each class.
     pub classes: Vec<ClassResult>,
     /// The trial in slices of time.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<TimeSlice>,
 }
 
 /// Latencies of one class of operations.
@@ -195,7 +197,7 @@ pub struct ClassResult {
 
 /// A short period of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Slice {
+pub struct TimeSlice {
     /// Its start, in milliseconds from the start of the trial.
     pub at_ms: u64,
     /// Its length, in milliseconds.
@@ -210,7 +212,7 @@ pub struct Slice {
     pub max_ns: u64,
 }
 
-impl Slice {
+impl TimeSlice {
     /// Two slices as one: the sum of the operations, the mean of the medians, weighted by the
     /// operations, and the larger of the other figures.
     #[must_use]
@@ -254,7 +256,7 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 
 /// The result of comparing every record with the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct RecordVerification {
     /// Records compared.
     pub records: u64,
     /// Wrong records.
@@ -269,7 +271,7 @@ pub struct Verdict {
 /// The largest number of described wrong records.
 const EXAMPLES_MAX: usize = 8;
 
-impl Verdict {
+impl RecordVerification {
     /// Counts a correct record, which exists or not.
     pub fn right(&mut self, exists: bool) {
         self.records += 1;
@@ -323,7 +325,7 @@ impl Check {
 
 /// A figure of a paper.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Foreign {
+pub struct PaperFigure {
     /// The paper and the section or table.
     pub source: String,
     /// What was measured, on which machine.
@@ -336,7 +338,7 @@ impl Run {
     /// Batches that each client of a target had in flight, if known; 1 if they did not overlap. In
     /// an older file it is known only for options with which no version overlapped batches.
     pub fn steps_of(&self, target: &TargetResult) -> Option<usize> {
-        let Drive { depth, rate, think_us, .. } = self.drive;
+        let LoadSettings { depth, rate, think_us, .. } = self.load;
         let Some(first) = target.rounds.first()?.steps else {
             let may_overlap = depth >= OVERLAP_DEPTH_MIN && rate.is_none() && think_us == 0;
             let is_other = depth > 1 && self.workload.parameters.variant == LOOKUPS_ONE_BY_ONE;

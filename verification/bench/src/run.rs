@@ -11,12 +11,12 @@ use crate::noise;
 use crate::options::Options;
 use crate::processes;
 use crate::progress::Display;
-use crate::result::{About, Drive, FORMAT, Run, TargetResult};
+use crate::result::{About, FORMAT, LoadSettings, Run, TargetResult};
 use crate::space;
 use crate::stat::as_f64;
 use crate::table::counted;
 use crate::targets::region::on_node;
-use crate::targets::{self, Capabilities, Need, Support, Target};
+use crate::targets::{self, Capabilities, DatabaseSpec, Support, Target};
 use crate::workloads::{self, Parameters, Requirements, WorkloadKind};
 use nearstate_model::{Error, Result};
 use std::path::PathBuf;
@@ -55,12 +55,12 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
         pinning = pinning.map(|(_, servers)| (cpus, servers));
         missing.push(note);
     }
-    let drive = drive(options, pinning.clone());
-    let display = Display::new(chosen.len() * (drive.rounds + 2));
+    let load = load_settings(options, pinning.clone());
+    let display = Display::new(chosen.len() * (load.rounds + 2));
     let context =
         BenchContext { options, kind: kind.as_ref(), parameters, dir, pinning, display, stop };
     let block_ops = kind.block_ops(&context.parameters);
-    let drive = Drive { background: context.background(), block_ops, ..drive };
+    let load = LoadSettings { background: context.background(), block_ops, ..load };
     context.fits(&chosen)?;
     context.display.print(&format!("{} on {}", kind.spec().title, machine.line()));
     let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -75,15 +75,15 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
             title: kind.spec().title.to_owned(),
             source: kind.spec().source.to_owned(),
             parameters: context.parameters.clone(),
-            foreign: kind.foreign(),
+            paper_figures: kind.paper_figures(),
         },
-        drive,
+        load,
         targets: Vec::new(),
         caveats: kind.caveats(&context.parameters),
         invalid: Vec::new(),
         is_partial: false,
     };
-    let (targets, unbound) = context.measure(&chosen, &run.drive);
+    let (targets, unbound) = context.measure(&chosen, &run.load);
     for (target, unfinished) in targets {
         run.targets.push(target);
         run.caveats.extend(unfinished);
@@ -117,31 +117,31 @@ struct BenchContext<'a> {
 impl BenchContext<'_> {
     /// Checks the space for the files of all targets, which are loaded before the first round.
     fn fits(&self, chosen: &[Chosen]) -> Result<()> {
-        let need = self.need();
+        let spec = self.database_spec();
         let layout = self.options.layout.as_deref();
         let takes_part = chosen
             .iter()
             .filter(|one| self.declined(&one.target.capabilities_in(layout)).is_none());
         let sizes: Vec<(&str, u64)> =
-            takes_part.map(|one| (one.target.name(), one.target.folder_bytes(&need))).collect();
-        space::fits(&self.dir, &sizes, need.records, space::free_bytes(&self.dir)?)
+            takes_part.map(|one| (one.target.name(), one.target.folder_bytes(&spec))).collect();
+        space::fits(&self.dir, &sizes, spec.records, space::free_bytes(&self.dir)?)
     }
 
     /// The outcome of each target, and the clients that could not be bound to their processors.
-    fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<TargetOutcome>, Vec<String>) {
+    fn measure(&self, chosen: &[Chosen], load: &LoadSettings) -> (Vec<TargetOutcome>, Vec<String>) {
         let mut target_runs: Vec<TargetRun<'_>> =
             chosen.iter().map(|one| self.set_up(one)).collect();
         for target_run in &mut target_runs {
             target_run.load();
         }
-        for round in 0..drive.rounds {
+        for round in 0..load.rounds {
             for target_run in &mut target_runs {
-                target_run.run_trial(round, drive);
+                target_run.run_trial(round, load);
             }
         }
         if let Some(bound_ns) = self.options.ramp {
             for target_run in &mut target_runs {
-                target_run.find_rate(drive, bound_ns);
+                target_run.find_rate(load, bound_ns);
             }
         }
         for target_run in &mut target_runs {
@@ -159,15 +159,15 @@ impl BenchContext<'_> {
         {
             target_run.result.declined = Some(why);
         } else if !self.stop.load(Ordering::Relaxed) {
-            target_run.start(&self.need());
+            target_run.start(&self.database_spec());
         }
         target_run
     }
 
-    fn need(&self) -> Need {
+    fn database_spec(&self) -> DatabaseSpec {
         let (records, record_bytes) = self.kind.size(&self.parameters);
         let server_cpus = self.pinning.as_ref().map(|(_, servers)| servers.clone());
-        Need {
+        DatabaseSpec {
             schema: self.kind.schema(&self.parameters),
             records,
             record_bytes,
@@ -235,14 +235,14 @@ impl BenchContext<'_> {
 /// If one client was not bound, the clients and servers of the run were not separated.
 fn note_unbound(run: &mut Run, unbound: Vec<String>) {
     if !unbound.is_empty() {
-        run.drive.pinning = None;
+        run.load.pinning = None;
         run.caveats.extend(unbound);
     }
 }
 
 /// Caveats of binding the participants to processors.
 fn note_bound(run: &mut Run) {
-    let Some((_, servers)) = &run.drive.pinning else { return };
+    let Some((_, servers)) = &run.load.pinning else { return };
     for result in run.targets.iter().filter(|result| result.declined.is_none()) {
         let target = targets::named(&result.name).ok();
         let why = target.and_then(|target| target.bound_caveat(servers.len()));
@@ -338,7 +338,7 @@ fn parameters(options: &Options, kind: &dyn WorkloadKind) -> Result<Parameters> 
     if records < options.clients * options.depth {
         return Err(Error::BadArgument {
             detail: format!(
-                "{} with {} in flight for each need that many records of their own: give more \
+                "{} with {} in flight for each spec that many records of their own: give more \
                  --records than {records}",
                 counted(options.clients, "client"),
                 counted(options.depth, "operation")
@@ -370,8 +370,8 @@ fn check_rate(options: &Options) -> Result<()> {
     })
 }
 
-fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive {
-    Drive {
+fn load_settings(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> LoadSettings {
+    LoadSettings {
         clients: usize::try_from(options.clients).unwrap_or(1),
         depth: usize::try_from(options.depth).unwrap_or(1),
         ops: options.client_ops(),
@@ -389,7 +389,7 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
         is_unsettled: options.no_settle,
         connections: usize::try_from(options.connections).unwrap_or(1),
         is_busy_polling: options.busy_poll,
-        ..Drive::default()
+        ..LoadSettings::default()
     }
 }
 
@@ -412,7 +412,7 @@ fn divide_cpus(cpus: &[usize], servers: usize) -> Result<Option<(Vec<usize>, Vec
     }
     Err(Error::BadArgument {
         detail: format!(
-            "--server-cpus {servers}: there are {} processors, and clients need one: give fewer",
+            "--server-cpus {servers}: there are {} processors, and clients spec one: give fewer",
             cpus.len()
         ),
     })
@@ -462,13 +462,13 @@ mod tests {
         assert!(
             more.iter().any(|why| why.starts_with("node-ring: ") && why.contains("--unpinned"))
         );
-        run.drive.pinning = Some((vec![2, 3], vec![0, 1]));
+        run.load.pinning = Some((vec![2, 3], vec![0, 1]));
         run.targets[1].declined = Some("no".to_owned());
         note_bound(&mut run);
         let more = run.caveats.split_off(before);
         assert_eq!(more.len(), 1, "{more:?}");
         assert!(more[0].starts_with("geode: ") && more[0].contains("2 processors"), "{more:?}");
-        run.drive.pinning = None;
+        run.load.pinning = None;
         note_bound(&mut run);
         assert_eq!(run.caveats.len(), before);
     }
@@ -478,7 +478,7 @@ mod tests {
         let bound = crate::sample::run();
         let mut run = bound.clone();
         note_unbound(&mut run, Vec::new());
-        assert!(run.drive.pinning.is_some());
+        assert!(run.load.pinning.is_some());
         note_unbound(&mut run, vec!["redis: client 1: not bound to processor 7".to_owned()]);
         let text = crate::report::text(&run);
         let caveats = text.split_once("Keep in mind").expect("there are caveats").1;

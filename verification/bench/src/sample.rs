@@ -1,10 +1,10 @@
 //! A sample run for tests: five targets that exercise the parts of a report.
 
 use crate::parameters::Parameters;
-use crate::random::Spread;
+use crate::random::AccessDistribution;
 use crate::result::{
-    About, Check, ClassResult, Drive, FORMAT, Foreign, Noise, RampPoint, Round, Run, Slice,
-    TargetResult, Verdict,
+    About, Check, ClassResult, FORMAT, LoadSettings, Noise, PaperFigure, RampPoint,
+    RecordVerification, Round, Run, TargetResult, TimeSlice,
 };
 
 /// Rounds of each target.
@@ -30,17 +30,17 @@ pub(crate) fn run() -> Run {
             parameters: Parameters {
                 records: 10_000,
                 variant: "delta".to_owned(),
-                spread: Spread::Zipfian,
+                spread: AccessDistribution::Zipfian,
                 seed: 7,
                 ..Parameters::default()
             },
-            foreign: vec![Foreign {
+            paper_figures: vec![PaperFigure {
                 source: "paper 2, Figure 6".to_owned(),
                 what: "service request, their testbed".to_owned(),
                 figure: "1.4 ms".to_owned(),
             }],
         },
-        drive: Drive {
+        load: LoadSettings {
             clients: 1,
             depth: 1,
             ops: OPS,
@@ -48,7 +48,7 @@ pub(crate) fn run() -> Run {
             rounds: 5,
             pinning: Some((vec![0], vec![1])),
             ramp_p99_ns: Some(1_000_000),
-            ..Drive::default()
+            ..LoadSettings::default()
         },
         targets: targets(),
         caveats: vec!["clients and servers share two processors".to_owned()],
@@ -63,7 +63,7 @@ fn targets() -> Vec<TargetResult> {
     let geode = TargetResult {
         rounds: target("geode", 2_600_000_000, 126_000).rounds.into_iter().take(2).collect(),
         invalid: vec!["its process ended in round 3".to_owned()],
-        verdict: Some(Verdict {
+        verdict: Some(RecordVerification {
             records: 10_000,
             wrong: 3,
             absent: 0,
@@ -91,7 +91,7 @@ fn target(name: &str, wall_ns: u64, ns: u64) -> TargetResult {
         rounds: (0..ROUNDS).map(|number| round(number, wall_ns, ns)).collect(),
         ramp: (0..6_u32).map(|step| ramp_point(f64::from(step), wall_ns, ns)).collect(),
         memory_bytes: Some(10_000 << 10),
-        verdict: Some(Verdict { records: 10_000, ..Verdict::default() }),
+        verdict: Some(RecordVerification { records: 10_000, ..RecordVerification::default() }),
         checks: vec![Check {
             name: "share of service requests".to_owned(),
             expected: 0.9,
@@ -127,11 +127,11 @@ fn round(number: u64, wall_ns: u64, ns: u64) -> Round {
     }
 }
 
-fn slice(number: u64, wall_ns: u64, ns: u64) -> Slice {
+fn slice(number: u64, wall_ns: u64, ns: u64) -> TimeSlice {
     let ms = (wall_ns / 10_000_000).max(1);
     let p99_ns = ns * (2 + number % 3);
     let (at_ms, ops) = (number * ms, OPS / 10);
-    Slice { at_ms, ms, ops, p50_ns: ns, p99_ns, max_ns: p99_ns * 9 }
+    TimeSlice { at_ms, ms, ops, p50_ns: ns, p99_ns, max_ns: p99_ns * 9 }
 }
 
 #[expect(

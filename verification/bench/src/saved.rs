@@ -237,7 +237,7 @@ fn check_round(round: &Round) -> Result<u64, String> {
         amount_fits("a time of a slice", slice.ms)?;
         amount_fits("a count of a slice", slice.ops)?;
     }
-    let rising = |pair: &[crate::result::Slice]| match pair {
+    let rising = |pair: &[crate::result::TimeSlice]| match pair {
         [a, b] => a.at_ms <= b.at_ms,
         _ => true,
     };

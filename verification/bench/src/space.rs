@@ -35,7 +35,7 @@ pub fn fits(dir: &Path, targets: &[(&str, u64)], records: u64, free: Option<u64>
         targets.iter().filter(|(_, bytes)| *bytes > 0).map(|(name, _)| *name).collect();
     Err(Error::Full {
         detail: format!(
-            "--dir {} has room for {} KiB, and {} may need {} KiB for {} records: give fewer \
+            "--dir {} has room for {} KiB, and {} may spec {} KiB for {} records: give fewer \
              --records or --targets, or a --dir with more room (a container's /dev/shm has 64 MiB \
              unless it was started with --shm-size)",
             dir.display(),
@@ -57,7 +57,7 @@ mod tests {
         let fits = |free| fits(Path::new("/f"), &[("region", 700), ("null", 0)], 9, free);
         assert!(fits(None).is_ok() && fits(Some(700)).is_ok());
         let refused = fits(Some(699)).unwrap_err().to_string();
-        for word in ["--dir /f", "region may need 1 KiB", "9 records", "--shm-size"] {
+        for word in ["--dir /f", "region may spec 1 KiB", "9 records", "--shm-size"] {
             assert!(refused.contains(word), "{refused}");
         }
     }

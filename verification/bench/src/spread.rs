@@ -18,11 +18,11 @@ pub const RANKS_MIN: usize = 4;
 
 /// The measurements of one figure in several rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Spread {
+pub struct RoundMeasurements {
     sorted: Vec<f64>,
 }
 
-impl Spread {
+impl RoundMeasurements {
     /// Measurements that are not finite are left out.
     pub fn new(measured: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = measured.into_iter().filter(|x| x.is_finite()).collect();
@@ -76,7 +76,7 @@ fn student_95(freedom: usize) -> f64 {
 
 /// The two-sided p-value of the Mann-Whitney U test: the probability that two groups from one
 /// distribution are at least as far apart in rank. Ties share their ranks.
-pub fn mann_whitney(a: &Spread, b: &Spread) -> f64 {
+pub fn mann_whitney(a: &RoundMeasurements, b: &RoundMeasurements) -> f64 {
     let (ranks, in_a) = doubled_ranks(a, b);
     let total: usize = ranks.iter().sum();
     let chosen: usize = ranks.iter().zip(&in_a).filter(|(_, is)| **is).map(|(r, _)| r).sum();
@@ -96,8 +96,8 @@ pub fn mann_whitney(a: &Spread, b: &Spread) -> f64 {
 
 /// The rank of every measurement of both groups, doubled so that shared ranks are integers; and
 /// whether it belongs to the first group.
-fn doubled_ranks(a: &Spread, b: &Spread) -> (Vec<usize>, Vec<bool>) {
-    let of = |spread: &Spread, is_a: bool| -> Vec<(f64, bool)> {
+fn doubled_ranks(a: &RoundMeasurements, b: &RoundMeasurements) -> (Vec<usize>, Vec<bool>) {
+    let of = |spread: &RoundMeasurements, is_a: bool| -> Vec<(f64, bool)> {
         spread.sorted.iter().map(|x| (*x, is_a)).collect()
     };
     let mut all = of(a, true);
@@ -174,41 +174,42 @@ mod tests {
     #[test]
     fn the_interval_is_that_of_students_t() {
         // Mean 20, deviation sqrt(12.5), 5 rounds: 20 ± 2.776 x sqrt(12.5 / 5).
-        let (low, high) = Spread::new([15.0, 25.0, 20.0, 18.0, 22.0]).interval_95().unwrap();
+        let (low, high) =
+            RoundMeasurements::new([15.0, 25.0, 20.0, 18.0, 22.0]).interval_95().unwrap();
         let half = 2.776 * (58.0_f64 / 4.0 / 5.0).sqrt();
         assert!(near(low, 20.0 - half) && near(high, 20.0 + half), "{low} {high}");
-        assert_eq!(Spread::new([1.0]).interval_95(), None);
-        assert_eq!(Spread::new([]).interval_95(), None);
+        assert_eq!(RoundMeasurements::new([1.0]).interval_95(), None);
+        assert_eq!(RoundMeasurements::new([]).interval_95(), None);
         assert!(near(student_95(31), 2.0395) && near(student_95(60), 2.0003), "tables say so");
     }
 
     #[test]
     fn measurements_that_are_not_finite_are_left_out() {
-        let spread = Spread::new([f64::NAN, 3.0, f64::INFINITY, 1.0]);
+        let spread = RoundMeasurements::new([f64::NAN, 3.0, f64::INFINITY, 1.0]);
         assert_eq!((spread.count(), spread.min(), spread.max()), (2, 1.0, 3.0));
         assert!(near(spread.median(), 2.0));
     }
 
     #[test]
     fn the_rank_test_counts_every_order() {
-        let of = |from: f64, n: u32| Spread::new((0..n).map(|i| from + f64::from(i)));
+        let of = |from: f64, n: u32| RoundMeasurements::new((0..n).map(|i| from + f64::from(i)));
         // Perfect order of n against n: two of C(2n, n) choices.
         assert!(near(mann_whitney(&of(0.0, 3), &of(10.0, 3)), 2.0 / 20.0));
         assert!(near(mann_whitney(&of(0.0, 4), &of(10.0, 4)), 2.0 / 70.0));
         assert!(near(mann_whitney(&of(10.0, 5), &of(0.0, 5)), 2.0 / 252.0));
         // A textbook example: U = 1 of 4 x 4 has two-sided p = 4/70.
-        let a = Spread::new([1.0, 2.0, 3.0, 5.0]);
-        let b = Spread::new([4.0, 6.0, 7.0, 8.0]);
+        let a = RoundMeasurements::new([1.0, 2.0, 3.0, 5.0]);
+        let b = RoundMeasurements::new([4.0, 6.0, 7.0, 8.0]);
         assert!(near(mann_whitney(&a, &b), 4.0 / 70.0));
         assert!(near(mann_whitney(&a, &a), 1.0), "all ranks are shared");
-        assert!(near(mann_whitney(&a, &Spread::default()), 1.0));
+        assert!(near(mann_whitney(&a, &RoundMeasurements::default()), 1.0));
     }
 
     #[test]
     fn the_normal_approximation_agrees_with_the_exact_count() {
         assert!(near(both_tails(1.959_964), 0.05) && near(both_tails(0.0), 1.0));
-        let a = Spread::new((0..20).map(f64::from));
-        let b = Spread::new((0..20).map(|i| f64::from(i) + 5.5));
+        let a = RoundMeasurements::new((0..20).map(f64::from));
+        let b = RoundMeasurements::new((0..20).map(|i| f64::from(i) + 5.5));
         let (ranks, in_a) = doubled_ranks(&a, &b);
         let chosen: usize = ranks.iter().zip(&in_a).filter(|(_, is)| **is).map(|(r, _)| r).sum();
         let distance = (as_f64(chosen) - 820.0).abs();

@@ -30,7 +30,7 @@ use std::sync::atomic::AtomicBool;
 
 /// The content of a database, and where to store it.
 #[derive(Clone, Debug, Default)]
-pub struct Need {
+pub struct DatabaseSpec {
     /// The workload's tables.
     pub schema: StoreSchema,
     /// The largest number of records, over all tables.
@@ -51,7 +51,7 @@ pub struct Need {
     pub stop: Option<&'static AtomicBool>,
 }
 
-impl Need {
+impl DatabaseSpec {
     /// The size of all records: `percent` of their bytes, plus `overhead` bytes for each record and
     /// each tag.
     pub(crate) fn all_bytes(&self, percent: u64, overhead: u64) -> u64 {
@@ -125,9 +125,9 @@ pub trait Target: fmt::Debug {
         Ok(false)
     }
 
-    /// Bytes of its files in [`Need::folder`] with all records, as a measured upper estimate; 0 if
-    /// records are in a server's own memory.
-    fn folder_bytes(&self, _need: &Need) -> u64 {
+    /// Bytes of its files in [`DatabaseSpec::folder`] with all records, as a measured upper
+    /// estimate; 0 if records are in a server's own memory.
+    fn folder_bytes(&self, _spec: &DatabaseSpec) -> u64 {
         0
     }
 
@@ -149,7 +149,7 @@ pub trait Target: fmt::Debug {
     }
 
     /// Starts an empty database. Dropping it stops all of its processes.
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>>;
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>>;
 
     /// Connects to the database at an address that [`Database::address`] gave; used in client
     /// processes.
@@ -244,7 +244,7 @@ fn many_threads(server_cpus: usize) -> String {
     };
     format!(
         "its servers have as many threads as they like, all on {processors}; Redis, memcached and \
-         a node need one: --server-cpus gives servers more"
+         a node spec one: --server-cpus gives servers more"
     )
 }
 
@@ -342,13 +342,13 @@ mod tests {
         let measured = [(1024, "region", 737), (1000, "region", 1251), (150, "region", 283)];
         let more = [(1024, "lmdb", 826), (1000, "lmdb", 2641), (150, "lmdb", 180)];
         let bytes = |name, record_bytes| {
-            let need = Need {
+            let spec = DatabaseSpec {
                 schema: StoreSchema { tables: &TABLES },
                 records: 100_000,
                 record_bytes,
-                ..Need::default()
+                ..DatabaseSpec::default()
             };
-            named(name).unwrap().folder_bytes(&need)
+            named(name).unwrap().folder_bytes(&spec)
         };
         for (record_bytes, name, found) in measured.into_iter().chain(more) {
             let thought = bytes(name, record_bytes) / 100_000;

@@ -1,5 +1,5 @@
 //! The workloads, one file each: what they store, what they do to it, and how they know afterwards
-//! that a store has kept all of it.
+//! that a store has kept all of it. What they are built from is in `support`.
 
 pub mod ue_signalling;
 pub mod tatp;
@@ -12,18 +12,14 @@ pub mod micro_tx;
 pub mod churn;
 pub mod txn;
 pub mod ycsb;
-pub mod record_model;
-pub mod batch;
-pub mod contents;
-mod identity;
-pub mod share;
+pub mod support;
 
 pub use crate::parameters::Parameters;
-pub use crate::random::Spread;
+pub use crate::random::AccessDistribution;
 
-use self::share::Share;
+use self::support::share::Share;
 use crate::access::{Connection, StoreSchema};
-use crate::result::{Check, Foreign, Verdict};
+use crate::result::{Check, PaperFigure, RecordVerification};
 use nearstate_model::{Error, Result};
 use std::fmt;
 
@@ -45,7 +41,7 @@ pub struct Requirements {
 }
 
 /// A figure that a paper measured: its source, what was measured, the figure.
-pub type ForeignFigure = (&'static str, &'static str, &'static str);
+pub type PaperFigureSpec = (&'static str, &'static str, &'static str);
 
 /// What is fixed about a workload.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +61,7 @@ pub struct WorkloadSpec {
     /// What it stores, in most variants.
     pub schema: StoreSchema,
     /// What papers measured, on their machines.
-    pub foreign: &'static [ForeignFigure],
+    pub paper_figures: &'static [PaperFigureSpec],
     /// What a reader of the results has to know.
     pub caveats: &'static [&'static str],
 }
@@ -133,13 +129,13 @@ pub trait WorkloadKind: fmt::Debug {
     }
 
     /// What papers measured, on their machines.
-    fn foreign(&self) -> Vec<Foreign> {
-        let figure = |(source, what, figure): &ForeignFigure| Foreign {
+    fn paper_figures(&self) -> Vec<PaperFigure> {
+        let figure = |(source, what, figure): &PaperFigureSpec| PaperFigure {
             source: (*source).to_owned(),
             what: (*what).to_owned(),
             figure: (*figure).to_owned(),
         };
-        self.spec().foreign.iter().map(figure).collect()
+        self.spec().paper_figures.iter().map(figure).collect()
     }
 
     /// What a reader of the results has to know.
@@ -230,7 +226,11 @@ pub trait Workload: fmt::Debug {
     }
 
     /// Compares every record of this client with the model.
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict>;
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification>;
 
     /// Figures of the generator and their expected values.
     fn checks(&self) -> Vec<Check> {

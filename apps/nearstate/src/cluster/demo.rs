@@ -213,7 +213,7 @@ fn charts(result: &DemoResult) -> Vec<Chart> {
     let rules: Vec<f64> =
         result.events.iter().map(|event| seconds(event.at.saturating_sub(result.begin))).collect();
     let of_host = |host: usize| ["region", "redis", "node"].get(host).copied().unwrap_or("region");
-    let line = |host: usize, points| lines::Line {
+    let line = |host: usize, points| lines::ChartLine {
         colour: colour(of_host(host)),
         stroke: lines::Stroke::Plain,
         marker: None,

@@ -7,7 +7,7 @@ use nearstate_bench::access::{
 };
 use nearstate_bench::conformance::{CheckOutcome, check};
 use nearstate_bench::reaper::set_role_program;
-use nearstate_bench::targets::{self, Need, Target as _, redis};
+use nearstate_bench::targets::{self, DatabaseSpec, Target as _, redis};
 use nearstate_model::Error;
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -116,8 +116,8 @@ fn geode_conforms() {
 
 static TABLES: [TableSchema; 1] = [TableSchema::new("t", &["value"])];
 
-fn need(folder: &Path) -> Need {
-    Need {
+fn database_spec(folder: &Path) -> DatabaseSpec {
+    DatabaseSpec {
         is_busy_polling: false,
         schema: StoreSchema { tables: &TABLES },
         records: 1000,
@@ -153,9 +153,9 @@ fn is_run_again(name: &str) {
         return report(&format!("skipped: {name}: {why}"));
     }
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let need = need(folder.path());
-    let database = target.start(&need).unwrap();
-    let connect = || target.connect(&database.address(), &need.schema).unwrap();
+    let spec = database_spec(folder.path());
+    let database = target.start(&spec).unwrap();
+    let connect = || target.connect(&database.address(), &spec.schema).unwrap();
     let (mut one, mut two): (Box<dyn StoreConnection>, Box<dyn StoreConnection>) =
         (connect(), connect());
     put(&mut one, b"counter", 1);
@@ -191,14 +191,14 @@ fn a_transaction_with_a_conflict_is_retried() {
 fn a_port_in_use_is_an_error_for_any_listener() {
     set_role_program(Path::new(NEARSTATE));
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let need = need(folder.path());
+    let spec = database_spec(folder.path());
     for target in redis::ALL.into_iter().filter(|target| target.version().is_ok()) {
         // Another process may have the port by now.
-        let mut starts = (0..PORTS_MAX).map(|_| target.start_at(&need, free_port()));
+        let mut starts = (0..PORTS_MAX).map(|_| target.start_at(&spec, free_port()));
         let first = starts.find_map(Result::ok).unwrap();
         let holder = TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = holder.local_addr().unwrap().port();
-        let second = target.start_at(&need, taken);
+        let second = target.start_at(&spec, taken);
         assert!(matches!(second, Err(Error::Backend { .. })), "{target:?}: {second:?}");
         drop(first);
     }

@@ -12,11 +12,11 @@ use crate::operations::{KeyBlock, Operation};
 use nearstate_model::{Error, Result};
 
 /// The connections. Single requests go to the first one.
-pub(crate) struct Fan {
+pub(crate) struct ConnectionFan {
     connections: Vec<Box<dyn StoreConnection>>,
 }
 
-impl Fan {
+impl ConnectionFan {
     /// Opens `count` connections.
     pub(crate) fn open(
         count: usize,
@@ -37,7 +37,7 @@ impl Fan {
     }
 }
 
-impl StoreAccess for Fan {
+impl StoreAccess for ConnectionFan {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         self.first()?.perform(request, receive)
     }
@@ -51,7 +51,7 @@ impl StoreAccess for Fan {
     }
 }
 
-impl StoreConnection for Fan {
+impl StoreConnection for ConnectionFan {
     fn is_null(&self) -> bool {
         self.connections.iter().any(|one| one.is_null())
     }

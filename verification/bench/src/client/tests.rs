@@ -4,10 +4,10 @@ use super::*;
 use crate::access::{BatchSink, Body, OwnedReply, ReplySink, Request, StoreAccess, StoreSchema};
 use crate::parameters::{Arrivals, Parameters};
 use crate::protocol::Fault;
-use crate::random::Spread;
+use crate::random::AccessDistribution;
 use crate::result::ClassResult;
 use crate::targets::region::RegionConnection;
-use crate::targets::{Capabilities, Database, Need, region::RegionTarget};
+use crate::targets::{Capabilities, Database, DatabaseSpec, region::RegionTarget};
 use nearstate_store::{CreateOptions, Region};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -36,8 +36,8 @@ impl Target for BreakingTarget {
         RegionTarget.capabilities()
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        RegionTarget.start(need)
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
+        RegionTarget.start(spec)
     }
 
     fn connect(&self, _: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -135,7 +135,7 @@ impl Fixture {
         let parameters = Parameters {
             records,
             variant,
-            spread: Spread::Uniform,
+            spread: AccessDistribution::Uniform,
             seed: 5,
             ..Parameters::default()
         };
@@ -222,8 +222,7 @@ fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
 fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
     let drives = [(4_000, 4), (4_001, 10), (4_003, 32), (3, 64)];
     let variants = ["full", "delta", "blind-delta", "tagged"];
-    for (variant, (ops, depth)) in variants.iter().flat_map(|one| drives.map(|drive| (one, drive)))
-    {
+    for (variant, (ops, depth)) in variants.iter().flat_map(|one| drives.map(|load| (one, load))) {
         let mut test = Fixture::of("ue-signalling", Some(variant), 70);
         test.faults.ahead.set(true);
         assert!(test.client.overlaps(&trial(ops, depth)));

@@ -4,7 +4,7 @@
 use crate::parameters::Parameters;
 use crate::protocol::{ClientCommand, Plan, Trial, send};
 use crate::reaper::{own_program, system};
-use crate::targets::{self, Need};
+use crate::targets::{self, DatabaseSpec};
 use crate::workloads;
 use nearstate_model::{Error, Result};
 use std::path::Path;
@@ -32,15 +32,15 @@ pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCoun
     let variant = "view".to_owned();
     let parameters = Parameters { records: RECORDS, variant, seed: 1, ..Parameters::default() };
     let (records, record_bytes) = workload.size(&parameters);
-    let need = Need {
+    let spec = DatabaseSpec {
         schema: workload.schema(&parameters),
         records,
         record_bytes,
         clients: 1,
         folder: dir.to_owned(),
-        ..Need::default()
+        ..DatabaseSpec::default()
     };
-    let database = targets::named("region")?.start(&need)?;
+    let database = targets::named("region")?.start(&spec)?;
     let plan = Plan {
         workload: "micro".to_owned(),
         parameters,

@@ -1,9 +1,9 @@
 //! A comparison as a table for a terminal and as a page.
 
-use super::{CLOSE, Comparison, Figure, Ground, RATIO_MIN, Row, Verdict};
+use super::{CLOSE, Comparison, ComparisonVerdict, Figure, RATIO_MIN, Row, VerdictReason};
 use crate::html::chart::colour;
 use crate::html::{Bar, BarGroup, HtmlBlock, Page};
-use crate::spread::Spread;
+use crate::spread::RoundMeasurements;
 use crate::table::{ReportTable, latency_text, printable, rate_text, ratio_text, wrapped};
 use std::fmt::Write as _;
 
@@ -88,17 +88,18 @@ fn how() -> String {
 }
 
 fn counted(comparison: &Comparison<'_>) -> String {
-    let count =
-        |is: fn(&Verdict) -> bool| comparison.rows.iter().filter(|row| is(&row.verdict)).count();
+    let count = |is: fn(&ComparisonVerdict) -> bool| {
+        comparison.rows.iter().filter(|row| is(&row.verdict)).count()
+    };
     format!(
         "{} faster, {} slower, {} the same, {} inconclusive, {} undecided, {} not comparable, \
          of {} figures.",
-        count(|v| matches!(v, Verdict::Faster(_))),
-        count(|v| matches!(v, Verdict::Slower(_))),
-        count(|v| matches!(v, Verdict::Same(_))),
-        count(|v| matches!(v, Verdict::Inconclusive(_))),
-        count(|v| matches!(v, Verdict::Undecided)),
-        count(|v| matches!(v, Verdict::NotComparable(_))),
+        count(|v| matches!(v, ComparisonVerdict::Faster(_))),
+        count(|v| matches!(v, ComparisonVerdict::Slower(_))),
+        count(|v| matches!(v, ComparisonVerdict::Same(_))),
+        count(|v| matches!(v, ComparisonVerdict::Inconclusive(_))),
+        count(|v| matches!(v, ComparisonVerdict::Undecided)),
+        count(|v| matches!(v, ComparisonVerdict::NotComparable(_))),
         comparison.rows.len()
     )
 }
@@ -119,9 +120,9 @@ fn table(comparison: &Comparison<'_>, wanted: impl Fn(&Row) -> bool) -> ReportTa
             if is_new_target { target.to_owned() } else { String::new() },
             if is_new_class { class.to_owned() } else { String::new() },
             name(row.figure).to_owned(),
-            figure_text(row.figure, &row.a, Spread::median),
+            figure_text(row.figure, &row.a, RoundMeasurements::median),
             spread_text(row.figure, &row.a),
-            figure_text(row.figure, &row.b, Spread::median),
+            figure_text(row.figure, &row.b, RoundMeasurements::median),
             spread_text(row.figure, &row.b),
             ratio(row),
             verdict_text(&row.verdict),
@@ -144,7 +145,11 @@ const fn name(figure: Figure) -> &'static str {
     }
 }
 
-fn figure_text(figure: Figure, spread: &Spread, of: fn(&Spread) -> f64) -> String {
+fn figure_text(
+    figure: Figure,
+    spread: &RoundMeasurements,
+    of: fn(&RoundMeasurements) -> f64,
+) -> String {
     match (spread.count(), figure) {
         (0, _) => "-".to_owned(),
         (_, Figure::Rate) => rate_text(of(spread)),
@@ -152,35 +157,35 @@ fn figure_text(figure: Figure, spread: &Spread, of: fn(&Spread) -> f64) -> Strin
     }
 }
 
-fn spread_text(figure: Figure, spread: &Spread) -> String {
+fn spread_text(figure: Figure, spread: &RoundMeasurements) -> String {
     if spread.count() < 2 {
         return "-".to_owned();
     }
     let of = |of| figure_text(figure, spread, of);
-    format!("{} .. {}", of(Spread::min), of(Spread::max))
+    format!("{} .. {}", of(RoundMeasurements::min), of(RoundMeasurements::max))
 }
 
-fn verdict_text(verdict: &Verdict) -> String {
+fn verdict_text(verdict: &ComparisonVerdict) -> String {
     match verdict {
-        Verdict::Same(ground) => format!("same ({})", ground_text(*ground)),
-        Verdict::Inconclusive(Ground::Ranks(chance)) => {
+        ComparisonVerdict::Same(ground) => format!("same ({})", ground_text(*ground)),
+        ComparisonVerdict::Inconclusive(VerdictReason::Ranks(chance)) => {
             format!("inconclusive (p = {chance:.3})")
         }
-        Verdict::Inconclusive(_) => "inconclusive".to_owned(),
-        Verdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
-        Verdict::Slower(ground) => format!("SLOWER ({})", ground_text(*ground)),
-        Verdict::Undecided => "undecided: one round".to_owned(),
+        ComparisonVerdict::Inconclusive(_) => "inconclusive".to_owned(),
+        ComparisonVerdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
+        ComparisonVerdict::Slower(ground) => format!("SLOWER ({})", ground_text(*ground)),
+        ComparisonVerdict::Undecided => "undecided: one round".to_owned(),
         // The obstacles and notes give the reason.
-        Verdict::NotComparable(_) => "not comparable".to_owned(),
+        ComparisonVerdict::NotComparable(_) => "not comparable".to_owned(),
     }
 }
 
-fn ground_text(ground: Ground) -> String {
+fn ground_text(ground: VerdictReason) -> String {
     match ground {
-        Ground::Ranks(chance) => format!("U test, p = {chance:.3}"),
-        Ground::Intervals => "95 % intervals".to_owned(),
-        Ground::Close => format!("within {:.0} %", 100.0 * (CLOSE - 1.0)),
-        Ground::TooSmall => "too small".to_owned(),
+        VerdictReason::Ranks(chance) => format!("U test, p = {chance:.3}"),
+        VerdictReason::Intervals => "95 % intervals".to_owned(),
+        VerdictReason::Close => format!("within {:.0} %", 100.0 * (CLOSE - 1.0)),
+        VerdictReason::TooSmall => "too small".to_owned(),
     }
 }
 
@@ -189,20 +194,20 @@ fn glance(comparison: &Comparison<'_>) -> Vec<BarGroup> {
     let rows = comparison.rows.iter().filter(|row| row.class == "all" && row.a.count() > 0);
     let rows = rows.filter(|row| row.figure != Figure::P50 && row.b.count() > 0);
     let group = |row: &Row| {
-        let bar = |label: &str, spread: &Spread, is_foreign| Bar {
+        let bar = |label: &str, spread: &RoundMeasurements, is_foreign| Bar {
             label: label.to_owned(),
             amount: spread.median(),
-            text: figure_text(row.figure, spread, Spread::median),
+            text: figure_text(row.figure, spread, RoundMeasurements::median),
             colour: colour(&row.target),
             is_foreign,
         };
         let word = match row.verdict {
-            Verdict::Same(_) => "the same",
-            Verdict::Inconclusive(_) => "inconclusive",
-            Verdict::Faster(_) => "faster",
-            Verdict::Slower(_) => "slower",
-            Verdict::Undecided => "undecided",
-            Verdict::NotComparable(_) => "not comparable",
+            ComparisonVerdict::Same(_) => "the same",
+            ComparisonVerdict::Inconclusive(_) => "inconclusive",
+            ComparisonVerdict::Faster(_) => "faster",
+            ComparisonVerdict::Slower(_) => "slower",
+            ComparisonVerdict::Undecided => "undecided",
+            ComparisonVerdict::NotComparable(_) => "not comparable",
         };
         BarGroup {
             title: format!("{}, {}: {word}", row.target, name(row.figure)),

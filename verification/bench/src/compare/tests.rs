@@ -24,7 +24,7 @@ fn slow_down(round: &mut Round, percent: u64) {
     }
 }
 
-fn of<'c>(comparison: &'c Comparison<'_>, target: &str, figure: Figure) -> &'c Verdict {
+fn of<'c>(comparison: &'c Comparison<'_>, target: &str, figure: Figure) -> &'c ComparisonVerdict {
     let is_it = |row: &&Row| {
         (row.target.as_str(), row.class.as_str(), row.figure) == (target, "all", figure)
     };
@@ -33,23 +33,23 @@ fn of<'c>(comparison: &'c Comparison<'_>, target: &str, figure: Figure) -> &'c V
 
 #[test]
 fn runs_with_different_settings_are_not_compared_and_the_difference_is_named() {
-    let drive = || run().drive;
+    let load = || run().load;
     let (layout, kill) = (Some("zones".to_owned()), Some("node".to_owned()));
     let changes = [
-        (Drive { layout, ..drive() }, "layout: default in the first, zones in"),
-        (Drive { kill, ..drive() }, "server killed: none in the first, node in the second"),
-        (Drive { fault: Some(Fault::Stall), ..drive() }, "injected fault: none in the first"),
+        (LoadSettings { layout, ..load() }, "layout: default in the first, zones in"),
+        (LoadSettings { kill, ..load() }, "server killed: none in the first, node in the second"),
+        (LoadSettings { fault: Some(Fault::Stall), ..load() }, "injected fault: none in the first"),
     ];
-    for (drive, words) in changes {
-        let (a, b) = (run(), Run { drive, ..run() });
+    for (load, words) in changes {
+        let (a, b) = (run(), Run { load, ..run() });
         let comparison = compare(&a, &b);
         assert!(comparison.obstacles.iter().any(|o| o.contains(words)), "{words}");
-        let is_refused = |row: &Row| matches!(row.verdict, Verdict::NotComparable(_));
+        let is_refused = |row: &Row| matches!(row.verdict, ComparisonVerdict::NotComparable(_));
         assert!(comparison.rows.iter().all(is_refused), "{words}");
     }
     // The length of rounds may explain a difference, but does not prevent a comparison.
     let (a, mut b) = (run(), run());
-    b.drive.round_time_s = Some(2.5);
+    b.load.round_time_s = Some(2.5);
     let comparison = compare(&a, &b);
     assert!(comparison.obstacles.is_empty());
     let words = "length of a round: unlimited in the first, at most 2.5 s in the";
@@ -59,7 +59,7 @@ fn runs_with_different_settings_are_not_compared_and_the_difference_is_named() {
 /// The sample at a depth, with `steps` overlapping steps of its second target, redis.
 fn with_steps(depth: usize, steps: Option<usize>) -> Run {
     let mut run = run();
-    run.drive.depth = depth;
+    run.load.depth = depth;
     for round in &mut run.targets[1].rounds {
         round.steps = steps;
     }
@@ -82,10 +82,10 @@ fn a_target_whose_steps_overlapped_in_only_one_run_is_not_compared() {
         let words = format!("{words} {text} in the second");
         assert!(has_note(&comparison, &words), "{:?}", comparison.notes);
         let redis = of(&comparison, "redis", Figure::Rate);
-        assert!(matches!(redis, Verdict::NotComparable(_)), "{redis:?}");
+        assert!(matches!(redis, ComparisonVerdict::NotComparable(_)), "{redis:?}");
         // The region's steps never overlap.
-        assert!(matches!(of(&comparison, "region", Figure::Rate), Verdict::Same(_)));
-        assert!(matches!(of(&compare(&b, &b), "redis", Figure::Rate), Verdict::Same(_)));
+        assert!(matches!(of(&comparison, "region", Figure::Rate), ComparisonVerdict::Same(_)));
+        assert!(matches!(of(&compare(&b, &b), "redis", Figure::Rate), ComparisonVerdict::Same(_)));
     }
     let (a, b) = (with_steps(16, None), with_steps(16, None));
     assert!(has_note(&compare(&a, &b), "redis: neither file says whether its steps overlapped"));
@@ -93,15 +93,18 @@ fn a_target_whose_steps_overlapped_in_only_one_run_is_not_compared() {
 
 #[test]
 fn an_older_run_is_compared_where_no_version_let_steps_overlap() {
-    type Driven = fn(&mut Drive);
+    type Driven = fn(&mut LoadSettings);
     let drives: [(usize, Driven); 3] =
-        [(3, |_| ()), (16, |drive| drive.rate = Some(1e3)), (16, |drive| drive.think_us = 9)];
+        [(3, |_| ()), (16, |load| load.rate = Some(1e3)), (16, |load| load.think_us = 9)];
     for (depth, change) in drives {
         let (mut old, mut new) = (with_steps(depth, None), with_steps(depth, Some(1)));
-        change(&mut old.drive);
-        change(&mut new.drive);
+        change(&mut old.load);
+        change(&mut new.load);
         let comparison = compare(&old, &new);
-        assert!(matches!(of(&comparison, "redis", Figure::Rate), Verdict::Same(_)), "{depth}");
+        assert!(
+            matches!(of(&comparison, "redis", Figure::Rate), ComparisonVerdict::Same(_)),
+            "{depth}"
+        );
         assert!(!comparison.notes.iter().any(|note| note.contains("steps")), "{depth}");
     }
 }
@@ -118,7 +121,7 @@ fn an_older_run_that_looked_up_ues_one_by_one_is_not_compared() {
         let (old, new) = (of_depth(depth, None), of_depth(depth, Some(1)));
         let comparison = compare(&old, &new);
         let redis = of(&comparison, "redis", Figure::Rate);
-        assert_eq!(matches!(redis, Verdict::Same(_)), is_compared, "{depth}: {redis:?}");
+        assert_eq!(matches!(redis, ComparisonVerdict::Same(_)), is_compared, "{depth}: {redis:?}");
     }
 }
 
@@ -127,7 +130,7 @@ fn an_older_run_that_looked_up_ues_one_by_one_is_not_compared() {
 fn a_difference_in_the_work_after_loading_is_named() {
     let (a, mut b) = (run(), run());
     b.targets[0].settled = None;
-    b.drive.is_unsettled = true;
+    b.load.is_unsettled = true;
     let comparison = compare(&a, &b);
     assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
     for note in [
@@ -155,7 +158,7 @@ fn a_run_compared_with_itself_is_the_same() {
     let run = run();
     let comparison = compare(&run, &run);
     assert!(comparison.obstacles.is_empty());
-    let is_same = |row: &Row| matches!(row.verdict, Verdict::Same(_));
+    let is_same = |row: &Row| matches!(row.verdict, ComparisonVerdict::Same(_));
     let counting = |row: &&Row| !["geode", "memcached"].contains(&row.target.as_str());
     assert_eq!(comparison.rows.iter().filter(counting).filter(|r| is_same(r)).count(), 27);
 }
@@ -166,11 +169,15 @@ fn ten_per_cent_beyond_the_spread_are_slower_one_way_and_faster_the_other() {
     let forth = compare(&fast, &slow);
     let back = compare(&slow, &fast);
     for figure in [Figure::Rate, Figure::P50, Figure::P99] {
-        let Verdict::Slower(Ground::Ranks(p)) = of(&forth, "region", figure) else {
+        let ComparisonVerdict::Slower(VerdictReason::Ranks(p)) = of(&forth, "region", figure)
+        else {
             panic!("{:?}", of(&forth, "region", figure))
         };
         assert!((p - 2.0 / 252.0).abs() < 1e-9, "five rounds against five, in perfect order");
-        assert!(matches!(of(&back, "region", figure), Verdict::Faster(Ground::Ranks(_))));
+        assert!(matches!(
+            of(&back, "region", figure),
+            ComparisonVerdict::Faster(VerdictReason::Ranks(_))
+        ));
     }
 }
 
@@ -181,17 +188,23 @@ fn a_difference_within_the_spread_is_none() {
         let (a, b) = (run(), slower(percent));
         let comparison = compare(&a, &b);
         let verdict = of(&comparison, "redis", Figure::Rate);
-        assert_eq!(matches!(verdict, Verdict::Same(Ground::Close)), is_same, "{verdict:?}");
-        assert_eq!(matches!(verdict, Verdict::Inconclusive(_)), !is_same, "{verdict:?}");
+        assert_eq!(
+            matches!(verdict, ComparisonVerdict::Same(VerdictReason::Close)),
+            is_same,
+            "{verdict:?}"
+        );
+        assert_eq!(matches!(verdict, ComparisonVerdict::Inconclusive(_)), !is_same, "{verdict:?}");
     }
 }
 
 /// A difference of two thirds may be chance, but the runs are not called the same.
 #[test]
 fn an_inconclusive_difference_is_not_called_the_same() {
-    let of = |values: &[f64]| Spread::new(values.iter().copied());
+    let of = |values: &[f64]| RoundMeasurements::new(values.iter().copied());
     let (one, other) = (of(&[5.0, 6.0, 6.0, 9.0]), of(&[5.5, 9.9, 10.0, 12.0]));
-    let Verdict::Inconclusive(Ground::Ranks(chance)) = verdict(Figure::P99, &one, &other) else {
+    let ComparisonVerdict::Inconclusive(VerdictReason::Ranks(chance)) =
+        verdict(Figure::P99, &one, &other)
+    else {
         panic!("{:?}", verdict(Figure::P99, &one, &other))
     };
     assert!(chance > SIGNIFICANCE, "{chance}");
@@ -199,22 +212,22 @@ fn an_inconclusive_difference_is_not_called_the_same() {
 
 #[test]
 fn a_certain_but_tiny_difference_is_none() {
-    let steady = |from: f64| Spread::new((0..6).map(|i| from + f64::from(i) * 1e-3));
+    let steady = |from: f64| RoundMeasurements::new((0..6).map(|i| from + f64::from(i) * 1e-3));
     let verdict = verdict(Figure::Rate, &steady(1000.0), &steady(1010.0));
-    assert_eq!(verdict, Verdict::Same(Ground::TooSmall));
+    assert_eq!(verdict, ComparisonVerdict::Same(VerdictReason::TooSmall));
 }
 
 #[test]
 fn few_rounds_need_disjoint_intervals_and_one_round_is_never_enough() {
-    let of = |values: &[f64]| Spread::new(values.iter().copied());
+    let of = |values: &[f64]| RoundMeasurements::new(values.iter().copied());
     let near = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[106.0, 104.0, 109.0]));
-    assert_eq!(near, Verdict::Inconclusive(Ground::Intervals));
+    assert_eq!(near, ComparisonVerdict::Inconclusive(VerdictReason::Intervals));
     let close = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[102.0, 101.0, 104.9]));
-    assert_eq!(close, Verdict::Same(Ground::Close));
+    assert_eq!(close, ComparisonVerdict::Same(VerdictReason::Close));
     let far = verdict(Figure::P99, &of(&[100.0, 103.0, 101.0]), &of(&[206.0, 204.0, 209.0]));
-    assert_eq!(far, Verdict::Slower(Ground::Intervals));
+    assert_eq!(far, ComparisonVerdict::Slower(VerdictReason::Intervals));
     let one = verdict(Figure::P99, &of(&[100.0]), &of(&[900.0, 901.0, 902.0, 903.0]));
-    assert_eq!(one, Verdict::Undecided);
+    assert_eq!(one, ComparisonVerdict::Undecided);
 }
 
 #[test]
@@ -224,8 +237,8 @@ fn runs_with_other_parameters_machines_or_formats_are_not_compared() {
     let changes: [(&str, RunChange); 6] = [
         ("records", |run| run.workload.parameters.records += 1),
         ("variant", |run| run.workload.parameters.variant = "full".to_owned()),
-        ("client processes", |run| run.drive.clients = 4),
-        ("offered rate", |run| run.drive.rate = Some(1e3)),
+        ("client processes", |run| run.load.clients = 4),
+        ("offered rate", |run| run.load.rate = Some(1e3)),
         ("machine, processor", |run| run.machine[0].1 = "Other 1".to_owned()),
         ("file format", |run| run.format += 1),
     ];
@@ -234,7 +247,7 @@ fn runs_with_other_parameters_machines_or_formats_are_not_compared() {
         change(&mut b);
         let comparison = compare(&a, &b);
         assert!(comparison.obstacles[0].starts_with(what), "{:?}", comparison.obstacles);
-        let is_not = |row: &Row| matches!(row.verdict, Verdict::NotComparable(_));
+        let is_not = |row: &Row| matches!(row.verdict, ComparisonVerdict::NotComparable(_));
         assert!(comparison.rows.iter().all(is_not), "{what}");
     }
 }
@@ -244,12 +257,12 @@ fn invalid_and_declined_targets_are_not_compared() {
     let run = run();
     let comparison = compare(&run, &run);
     let geode = of(&comparison, "geode", Figure::Rate);
-    let Verdict::NotComparable(why) = geode else { panic!("{geode:?}") };
+    let ComparisonVerdict::NotComparable(why) = geode else { panic!("{geode:?}") };
     assert!(why.contains("invalid in the first run"), "{why}");
     let why = "geode is invalid in the first run: its process ended in round 3";
     assert!(comparison.notes.iter().any(|note| note == why), "{:?}", comparison.notes);
     let memcached = of(&comparison, "memcached", Figure::Rate);
-    let Verdict::NotComparable(why) = memcached else { panic!("{memcached:?}") };
+    let ComparisonVerdict::NotComparable(why) = memcached else { panic!("{memcached:?}") };
     assert!(why.contains("declined"), "{why}");
 }
 

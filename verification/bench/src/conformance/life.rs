@@ -12,7 +12,7 @@ pub(super) fn resources(tested: &TargetUnderTest<'_>) -> CheckResult {
         let is_there = Path::new(&format!("/proc/{process}")).exists();
         ensure!(is_there, "process {process} is not there")?;
     }
-    let mut other = tested.target.start(&tested.need())?;
+    let mut other = tested.target.start(&tested.database_spec())?;
     other.alive()?;
     let memory = other.memory_bytes();
     let is_in_clients = matches!(tested.target.capabilities().shared, Support::Declined(_));
@@ -20,7 +20,7 @@ pub(super) fn resources(tested: &TargetUnderTest<'_>) -> CheckResult {
 }
 
 pub(super) fn second(tested: &TargetUnderTest<'_>) -> CheckResult {
-    let other = tested.target.start(&tested.need())?;
+    let other = tested.target.start(&tested.database_spec())?;
     let address = other.address();
     ensure!(address != tested.database.address(), "both at {address}")?;
     let mut one = tested.connect()?;
@@ -44,7 +44,7 @@ const END_PAUSE: Duration = Duration::from_millis(10);
 
 /// The server is killed: open connections, new connections and a status check all fail.
 pub(super) fn dead(tested: &TargetUnderTest<'_>) -> CheckResult {
-    let mut other = tested.target.start(&tested.need())?;
+    let mut other = tested.target.start(&tested.database_spec())?;
     let mut one = tested.target.connect(&other.address(), &tested.schema)?;
     put_value(&mut one, b"x", b"x")?;
     for process in other.processes() {

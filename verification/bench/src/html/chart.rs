@@ -7,7 +7,7 @@
 
 pub mod lines;
 
-use self::lines::{Axis, Line, Lines, Stroke, Unit};
+use self::lines::{Axis, ChartLine, Lines, Stroke, Unit};
 use crate::stat::as_f64;
 use crate::table::scaled;
 use plotters::drawing::DrawingArea;
@@ -113,7 +113,7 @@ pub fn histogram((_, colour, samples): &Series) -> String {
 /// because targets differ by orders of magnitude.
 pub fn ecdf(description: &str, series: &[Series]) -> String {
     let max = series.iter().flat_map(|(_, _, s)| s).copied().fold(0.0, f64::max) * 1.25;
-    let line = |(_, colour, samples): &Series| Line {
+    let line = |(_, colour, samples): &Series| ChartLine {
         colour: *colour,
         stroke: Stroke::Plain,
         marker: None,

@@ -1,7 +1,7 @@
 //! The tables of `bench run nudsf`.
 
 use super::result::{CaseResult, NudsfRun, cpu_ns, rate};
-use crate::spread::Spread;
+use crate::spread::RoundMeasurements;
 use crate::stat::as_f64;
 use crate::table::{ReportTable, count_text, latency_text, list_text, rate_text, ratio_text};
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ fn cases(run: &NudsfRun) -> ReportTable {
 }
 
 /// The median of ratios, with the least and the greatest.
-fn range(ratios: &Spread) -> String {
+fn range(ratios: &RoundMeasurements) -> String {
     format!("{:.2} ({:.2}-{:.2})", ratios.median(), ratios.min(), ratios.max())
 }
 

@@ -1,7 +1,7 @@
 //! What a run of `bench run nudsf` has measured.
 
 use crate::result::Noise;
-use crate::spread::Spread;
+use crate::spread::RoundMeasurements;
 use crate::stat::as_f64;
 use serde::{Deserialize, Serialize};
 
@@ -107,22 +107,22 @@ impl CaseResult {
 
     /// Ratios of the node to the bare service, round by round: rates, and processor time the other
     /// way round.
-    pub fn ratios(&self) -> (Spread, Spread) {
+    pub fn ratios(&self) -> (RoundMeasurements, RoundMeasurements) {
         let both = || self.node.iter().zip(&self.bare);
         let rates = both().map(|(node, bare)| node.rate / bare.rate);
         let cpu = both().map(|(node, bare)| {
             as_f64(bare.cpu_ns_per_request) / as_f64(node.cpu_ns_per_request.max(1))
         });
-        (Spread::new(rates), Spread::new(cpu))
+        (RoundMeasurements::new(rates), RoundMeasurements::new(cpu))
     }
 }
 
 /// The median rate of some rounds.
 pub fn rate(rounds: &[LoadRound]) -> f64 {
-    Spread::new(rounds.iter().map(|round| round.rate)).median()
+    RoundMeasurements::new(rounds.iter().map(|round| round.rate)).median()
 }
 
 /// The median processor time of some rounds, in nanoseconds for a request.
 pub fn cpu_ns(rounds: &[LoadRound]) -> f64 {
-    Spread::new(rounds.iter().map(|round| as_f64(round.cpu_ns_per_request))).median()
+    RoundMeasurements::new(rounds.iter().map(|round| as_f64(round.cpu_ns_per_request))).median()
 }

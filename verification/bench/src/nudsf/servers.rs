@@ -6,7 +6,7 @@ use super::cases::{BLOCK_BYTES, CaseKind, LARGE_BYTES, LoadCase, SPREAD, STORAGE
 use super::result::ServerKind;
 use crate::peers;
 use crate::reaper::{own_program, system};
-use crate::targets::Need;
+use crate::targets::DatabaseSpec;
 use crate::targets::started::{ServerProcess, free_port};
 use nearstate_model::{Error, Result};
 use nearstate_resp_client::{RespClient, RespReply, TimeoutSocket};
@@ -95,12 +95,12 @@ fn is_open(port: u16) -> bool {
 
 impl Servers {
     /// Starts and fills the servers.
-    pub(super) fn start(need: &Need, records: u64, timers: u64) -> Result<Self> {
+    pub(super) fn start(spec: &DatabaseSpec, records: u64, timers: u64) -> Result<Self> {
         let program = own_program()?;
         let ports = [free_port()?, free_port()?, free_port()?];
         let [node_port, bare_port, redis_port] = ports;
         let bytes = (records * 8 + timers * 4 + (256 << 10)) << 10;
-        let mut node = ServerProcess::new("the node", need, &program, |folder| {
+        let mut node = ServerProcess::new("the node", spec, &program, |folder| {
             node_words(folder, node_port, bytes)
         })?;
         node.wait(|| is_open(node_port))?;
@@ -109,14 +109,14 @@ impl Servers {
         let text = serde_json::to_string(&replies)
             .map_err(|e| Error::Backend { detail: format!("encoding the replies: {e}") })?;
         std::fs::write(&file, text).map_err(|e| system("writing the replies", &e))?;
-        let mut bare = ServerProcess::new("the bare service", need, &program, |_| {
+        let mut bare = ServerProcess::new("the bare service", spec, &program, |_| {
             let mut all = words(&["bench", "http-peer", &bare_port.to_string()]);
             all.push(file.into());
             all
         })?;
         bare.wait(|| is_open(bare_port))?;
         let redis_program = peers::installed("redis-server", "redis")?;
-        let mut redis = ServerProcess::new("redis", need, &redis_program, |folder| {
+        let mut redis = ServerProcess::new("redis", spec, &redis_program, |folder| {
             let mut all = words(&["--bind", "127.0.0.1", "--port", &redis_port.to_string()]);
             all.extend(words(&["--save", "", "--appendonly", "no", "--dir"]));
             all.push(folder.into());

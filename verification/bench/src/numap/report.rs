@@ -1,10 +1,10 @@
 //! The report of `bench run numap`: tables, and a page with topology, plan and latency curves.
 
 use super::result::{NumapRun, PairingResult, PlanRow, Point};
-use crate::html::chart::lines::{Axis, Line, Lines, Stroke, Unit, lines, marker_text};
+use crate::html::chart::lines::{Axis, ChartLine, Lines, Stroke, Unit, lines, marker_text};
 use crate::html::chart::{self, Colour};
 use crate::html::{Chart, HtmlBlock, Page};
-use crate::spread::Spread;
+use crate::spread::RoundMeasurements;
 use crate::stat::as_f64;
 use crate::table::{ReportTable, latency_text, list_text};
 
@@ -126,7 +126,7 @@ fn row(title: String, one: &PairingResult, point: &Point) -> Vec<String> {
     let Some((mean, error)) = point.mean() else {
         return vec![title, one.name.clone()];
     };
-    let means = Spread::new(point.rounds.iter().map(super::result::PointRound::mean_ns));
+    let means = RoundMeasurements::new(point.rounds.iter().map(super::result::PointRound::mean_ns));
     let all = point.latencies();
     let mbps = |of: fn(&super::result::PointRound) -> f64| format!("{:.0}", point.over_rounds(of));
     let lost = point.rounds.iter().fold(0_u64, |sum, round| sum.saturating_add(round.lost));
@@ -184,7 +184,7 @@ fn legend(run: &NumapRun) -> Vec<(String, Colour)> {
 }
 
 fn curves(run: &NumapRun, figure: &dyn Fn(&Point) -> Option<f64>) -> Lines {
-    let line = |(index, one): (usize, &PairingResult)| Line {
+    let line = |(index, one): (usize, &PairingResult)| ChartLine {
         colour: colour_of(index),
         stroke: Stroke::Plain,
         marker: Some(index),

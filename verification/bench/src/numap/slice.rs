@@ -67,14 +67,14 @@ impl PacketQueue {
 }
 
 /// The slice of a trial. It forwards until its threads see the end of the trial.
-pub(super) struct Slice {
+pub(super) struct NumapSlice {
     left: UdpSocket,
     right: UdpSocket,
     to_right: PacketQueue,
     to_left: PacketQueue,
 }
 
-impl Slice {
+impl NumapSlice {
     pub(super) fn new(network: &Network) -> Result<Self> {
         let left = network.slice.socket(SLICE_LEFT, SLICE_PORT)?;
         let right = network.slice.socket(SLICE_RIGHT, SLICE_PORT)?;

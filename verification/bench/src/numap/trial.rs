@@ -3,7 +3,7 @@
 use super::network::{LEFT, Network, RIGHT};
 use super::pairing::Pairing;
 use super::result::PointRound;
-use super::slice::Slice;
+use super::slice::NumapSlice;
 use super::traffic::{
     FLOWS, PROBE_FLOW, PROBE_PORT, Traffic, probe, receive_flow, reflect, right_port, send_flow,
 };
@@ -23,7 +23,7 @@ const PROBE_TIME_MAX: Duration = Duration::from_millis(250);
 
 /// What a trial needs.
 #[derive(Debug)]
-pub(super) struct Trial<'a> {
+pub(super) struct NumapTrial<'a> {
     pub(super) network: &'a Network,
     pub(super) pairing: &'a Pairing,
     /// The processors of the hosts.
@@ -39,7 +39,7 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-impl Trial<'_> {
+impl NumapTrial<'_> {
     /// Measures the round-trip times of probes under traffic. `None` if it was stopped.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Trial<'_> {
         stop: &AtomicBool,
     ) -> Result<Option<PointRound>> {
         let Self { network, pairing, host_cpus } = self;
-        let slice = Slice::new(network)?;
+        let slice = NumapSlice::new(network)?;
         let own = network.left.socket(LEFT, PROBE_PORT)?;
         let right = |flow: u8| network.right.socket(RIGHT, right_port(flow).unwrap_or(0));
         let reflector = right(PROBE_FLOW)?;

@@ -3,7 +3,7 @@
 use super::{Case, Goal, Preset};
 use crate::figures::{self, Figures};
 use crate::result::Run;
-use crate::spread::Spread;
+use crate::spread::RoundMeasurements;
 use crate::table::{ReportTable, latency_text, rate_text, ratio_text};
 
 /// A case that was run.
@@ -31,8 +31,8 @@ impl Measured {
     /// Nanoseconds that one client needs for an operation, for each round of a target.
     fn times(&self, target: &str) -> Option<Vec<f64>> {
         let result = self.run.targets.iter().find(|result| result.name == target)?;
-        let drive = &self.run.drive;
-        let clients = figures::as_f64(drive.clients.saturating_sub(drive.background) as u64);
+        let load = &self.run.load;
+        let clients = figures::as_f64(load.clients.saturating_sub(load.background) as u64);
         let rounds = result.rounds.iter().filter(|round| round.done() > 0);
         let times: Vec<f64> = rounds.map(|round| clients * 1e9 / round.rate()).collect();
         (!times.is_empty()).then_some(times)
@@ -79,7 +79,7 @@ fn row(title: String, measured: &Measured, one: &Figures<'_>, first: f64) -> Vec
         rate_text(rate),
         rate_text(one.rates.min()),
         rate_text(one.rates.max()),
-        latency_text(Spread::new(times).median()),
+        latency_text(RoundMeasurements::new(times).median()),
         latency_text(figures::as_f64(one.latencies.percentile(99.0))),
         server,
         bytes,
@@ -90,7 +90,7 @@ fn row(title: String, measured: &Measured, one: &Figures<'_>, first: f64) -> Vec
 }
 
 /// A ratio with its least and most.
-fn with_spread(ratios: &Spread) -> String {
+fn with_spread(ratios: &RoundMeasurements) -> String {
     let [median, least, most] =
         [ratios.median(), ratios.min(), ratios.max()].map(|ratio| format!("{ratio:.2}"));
     if ratios.count() > 1 { format!("{median} ({least} to {most})") } else { median }
@@ -107,16 +107,16 @@ pub fn goals(all: &[Measured]) -> Option<ReportTable> {
                 Some(_) => "missed",
                 None => "not measured",
             };
-            let cell = |of: fn(&Spread) -> f64, rounds_min: usize| {
+            let cell = |of: fn(&RoundMeasurements) -> f64, rounds_min: usize| {
                 let reached = reached.as_ref().filter(|reached| reached.count() >= rounds_min);
                 reached.map_or_else(|| "-".to_owned(), |reached| reached_text(goal, of(reached)))
             };
             table.row(vec![
                 measured.title(),
                 text(goal),
-                cell(Spread::median, 1),
-                cell(Spread::min, 2),
-                cell(Spread::max, 2),
+                cell(RoundMeasurements::median, 1),
+                cell(RoundMeasurements::min, 2),
+                cell(RoundMeasurements::max, 2),
                 verdict.to_owned(),
             ]);
         }
@@ -126,14 +126,14 @@ pub fn goals(all: &[Measured]) -> Option<ReportTable> {
 
 /// The figures that a goal bounds, of each round where rounds have one. Ratios are those of pairs
 /// of rounds, so that a machine that is slow for a round does not change them.
-fn reached(goal: &Goal, measured: &Measured, all: &[Measured]) -> Option<Spread> {
-    let one = |figure: f64| Spread::new([figure]);
+fn reached(goal: &Goal, measured: &Measured, all: &[Measured]) -> Option<RoundMeasurements> {
+    let one = |figure: f64| RoundMeasurements::new([figure]);
     let in_case = |target, case: &str| {
         let name = measured.preset.name;
         all.iter().find(|other| other.preset.name == name && other.case.name == case)?.times(target)
     };
     match *goal {
-        Goal::NsAtMost(target, _) => measured.times(target).map(Spread::new),
+        Goal::NsAtMost(target, _) => measured.times(target).map(RoundMeasurements::new),
         Goal::RateAtLeast(target, _) => Some(measured.figures(target)?.rates),
         Goal::TimesPeer(target, peer, _) => {
             let (own, other) = (measured.times(target)?, measured.times(peer)?);
@@ -163,12 +163,12 @@ fn reached(goal: &Goal, measured: &Measured, all: &[Measured]) -> Option<Spread>
 }
 
 /// The ratio of each pair; that of the medians if there are not as many of both.
-fn ratios(dividends: &[f64], divisors: &[f64]) -> Spread {
+fn ratios(dividends: &[f64], divisors: &[f64]) -> RoundMeasurements {
     if dividends.len() != divisors.len() {
-        let median = |samples: &[f64]| Spread::new(samples.iter().copied()).median();
-        return Spread::new([median(dividends) / median(divisors)]);
+        let median = |samples: &[f64]| RoundMeasurements::new(samples.iter().copied()).median();
+        return RoundMeasurements::new([median(dividends) / median(divisors)]);
     }
-    Spread::new(dividends.iter().zip(divisors).map(|(a, b)| a / b))
+    RoundMeasurements::new(dividends.iter().zip(divisors).map(|(a, b)| a / b))
 }
 
 fn is_met(goal: &Goal, reached: f64) -> bool {

@@ -13,7 +13,7 @@ use crate::access::{
     PartWrite, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
 };
 use crate::targets::geode::GeodeTarget;
-use crate::targets::{Database, Need, Target as _};
+use crate::targets::{Database, DatabaseSpec, Target as _};
 
 /// Two servers, and one copy beside the primary.
 const LAYOUT: &str = "partitioned:2:1";
@@ -32,7 +32,7 @@ pub(super) struct GeodeCluster {
 impl GeodeCluster {
     pub(super) fn start(folder: PathBuf) -> Result<Self> {
         let folder = TargetFolder::create(folder)?;
-        let database = GeodeTarget.start(&need(&folder.0))?;
+        let database = GeodeTarget.start(&database_spec(&folder.0))?;
         let connection = GeodeTarget.connect(&database.address(), &SCHEMA)?;
         Ok(Self { connection, database, _folder: folder })
     }
@@ -58,15 +58,15 @@ impl GeodeCluster {
     }
 }
 
-fn need(folder: &Path) -> Need {
-    Need {
+fn database_spec(folder: &Path) -> DatabaseSpec {
+    DatabaseSpec {
         schema: SCHEMA,
         records: RECORDS,
         record_bytes: VALUE_BYTES as u64,
         clients: 1,
         folder: folder.to_owned(),
         layout: Some(LAYOUT.to_owned()),
-        ..Need::default()
+        ..DatabaseSpec::default()
     }
 }
 

@@ -242,7 +242,7 @@ pub(super) enum ClusterSize {
 }
 
 /// The owner of a cluster.
-pub(super) struct Cluster {
+pub(super) struct OwnCluster {
     copies: ClusterSize,
     tables: Tables,
     region: Region,
@@ -251,7 +251,7 @@ pub(super) struct Cluster {
     nodes: LocalCluster,
 }
 
-impl Cluster {
+impl OwnCluster {
     pub(super) fn start(folder: PathBuf, copies: ClusterSize) -> Result<Self> {
         let mut cluster = LocalCluster::start(ClusterOptions {
             program: own_program()?,
@@ -297,7 +297,7 @@ impl Cluster {
     }
 }
 
-impl ReplicatedTarget for Cluster {
+impl ReplicatedTarget for OwnCluster {
     fn name(&self) -> &'static str {
         match self.copies {
             ClusterSize::Three => "cluster",

@@ -4,8 +4,8 @@ use super::tables::NONE;
 use crate::figures::{Figures, as_f64, generator_share};
 use crate::noise;
 use crate::parameters::Arrivals;
-use crate::random::Spread;
-use crate::result::{About, CUT, Drive, Noise, Run, TargetResult};
+use crate::random::AccessDistribution;
+use crate::result::{About, CUT, LoadSettings, Noise, Run, TargetResult};
 use crate::table::{count_text, counted, latency_text, rate_text};
 use std::fmt::Write as _;
 
@@ -27,43 +27,43 @@ pub(super) fn heading(run: &Run) -> String {
         variant => format!("{name}, variant {variant}"),
     };
     let spread = match parameters.spread {
-        Spread::Uniform => "uniform",
-        Spread::Zipfian => "zipfian",
+        AccessDistribution::Uniform => "uniform",
+        AccessDistribution::Zipfian => "zipfian",
     };
     let records = counted(parameters.records, "record");
     format!("{title} ({name}); {records}, {spread}, seed {}", parameters.seed)
 }
 
-/// How the workload was driven, in one line.
-pub(super) fn drive(run: &Run) -> String {
-    let drive = &run.drive;
+/// How the operations were issued, in one line.
+pub(super) fn load_line(run: &Run) -> String {
+    let load = &run.load;
     let count = |count: usize| count_text(count as u64);
-    let together = match drive.depth {
+    let together = match load.depth {
         0 | 1 => "one operation at a time".to_owned(),
         depth => format!("{} operations sent together", count(depth)),
     };
     let mut out = format!(
         "{} client process{}, {together}; {} of {} for each client, after {} to warm up",
-        count(drive.clients),
-        if drive.clients == 1 { "" } else { "es" },
-        counted(drive.rounds as u64, "round"),
-        counted(drive.ops, "operation"),
-        count_text(drive.warm_up)
+        count(load.clients),
+        if load.clients == 1 { "" } else { "es" },
+        counted(load.rounds as u64, "round"),
+        counted(load.ops, "operation"),
+        count_text(load.warm_up)
     );
     // Writing to a string cannot fail.
-    let _ = match (drive.rate, drive.think_us) {
+    let _ = match (load.rate, load.think_us) {
         (Some(rate), _) => {
             let rate = rate_text(rate);
-            let arrivals = arrivals(drive.arrivals);
+            let arrivals = arrivals(load.arrivals);
             write!(out, "; open loop at {rate} op/s {arrivals}, latency from the intended start")
         }
         (None, 0) => write!(out, "; closed loop"),
         (None, think_us) => write!(out, "; closed loop with {think_us} us between operations"),
     };
-    for more in steps(run).into_iter().chain(further(drive)) {
+    for more in steps(run).into_iter().chain(further(load)) {
         let _ = write!(out, "; {more}");
     }
-    let _ = match &drive.pinning {
+    let _ = match &load.pinning {
         Some((clients, servers)) => {
             write!(out, "; clients on {}, servers on {}", processors(clients), processors(servers))
         }
@@ -74,7 +74,7 @@ pub(super) fn drive(run: &Run) -> String {
 
 /// How many steps of each client were in flight at once, with the targets it applies to.
 fn steps(run: &Run) -> Option<String> {
-    if run.drive.depth < 2 {
+    if run.load.depth < 2 {
         return None;
     }
     let mut groups: Vec<(Option<usize>, Vec<&str>)> = Vec::new();
@@ -125,21 +125,21 @@ const fn arrivals(arrivals: Arrivals) -> &'static str {
 }
 
 /// Settings that differ from the defaults.
-fn further(drive: &Drive) -> Vec<String> {
-    let ramp = drive.ramp_p99_ns.map(|bound_ns| {
+fn further(load: &LoadSettings) -> Vec<String> {
+    let ramp = load.ramp_p99_ns.map(|bound_ns| {
         let bound = latency_text(as_f64(bound_ns));
-        format!("then a ramp {}, for a p99 below {bound}", arrivals(drive.arrivals))
+        format!("then a ramp {}, for a p99 below {bound}", arrivals(load.arrivals))
     });
-    let round = drive.round_time_s.map(|seconds| format!("rounds of at most {seconds} s"));
-    let layout = drive.layout.as_ref().map(|layout| format!("layout {layout}"));
-    let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
-    let fault = drive.fault.map(|fault| format!("injected fault: {fault}"));
-    let unsettled = drive.is_unsettled.then(|| "targets left as they were loaded".to_owned());
+    let round = load.round_time_s.map(|seconds| format!("rounds of at most {seconds} s"));
+    let layout = load.layout.as_ref().map(|layout| format!("layout {layout}"));
+    let kill = load.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
+    let fault = load.fault.map(|fault| format!("injected fault: {fault}"));
+    let unsettled = load.is_unsettled.then(|| "targets left as they were loaded".to_owned());
     let connections =
-        (drive.connections > 1).then(|| format!("{} connections per client", drive.connections));
-    let background = (drive.background > 0)
-        .then(|| format!("{} in the background", counted(drive.background as u64, "client")));
-    let polling = drive.is_busy_polling.then(|| "nodes and rings busy-poll".to_owned());
+        (load.connections > 1).then(|| format!("{} connections per client", load.connections));
+    let background = (load.background > 0)
+        .then(|| format!("{} in the background", counted(load.background as u64, "client")));
+    let polling = load.is_busy_polling.then(|| "nodes and rings busy-poll".to_owned());
     [connections, background, polling, round, ramp, layout, kill, fault, unsettled]
         .into_iter()
         .flatten()
@@ -192,7 +192,7 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     out.extend(settled(run, all));
     out.extend(all.iter().filter_map(|figures| behind(run, figures)));
     out.extend(all.iter().filter_map(cut));
-    if run.drive.depth > 1 && run.drive.rate.is_none() {
+    if run.load.depth > 1 && run.load.rate.is_none() {
         out.push(
             "each of the operations that are sent together has the latency of the whole step"
                 .to_owned(),
@@ -226,7 +226,7 @@ pub(super) fn about(target: &TargetResult) -> String {
 
 /// What was done to targets after loading. Targets with the same text share one sentence.
 fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
-    if run.drive.is_unsettled {
+    if run.load.is_unsettled {
         let all = "steps after loading were skipped for all targets (--no-settle), also where \
                    their manuals advise them";
         return vec![all.to_owned()];
@@ -255,7 +255,7 @@ const KEPT_UP: f64 = 0.9;
 
 /// A target that did not reach the offered rate: its latencies are those of a queue.
 fn behind(run: &Run, figures: &Figures<'_>) -> Option<String> {
-    let share = figures.rates.median() / run.drive.rate.filter(|_| figures.ops > 0)?;
+    let share = figures.rates.median() / run.load.rate.filter(|_| figures.ops > 0)?;
     (share < KEPT_UP).then(|| {
         format!(
             "{}: reached {:.0} % of the offered rate, so its queue grew and its latencies depend \
@@ -300,14 +300,15 @@ mod tests {
     #[test]
     fn a_single_operation_is_written_in_the_singular() {
         let mut run = crate::sample::run();
-        (run.drive.ops, run.drive.rounds, run.workload.parameters.records) = (1, 1, 1);
+        (run.load.ops, run.load.rounds, run.workload.parameters.records) = (1, 1, 1);
         run.targets.truncate(1);
         let target = &mut run.targets[0];
         target.rounds.truncate(1);
         let class = |name: &str| ClassResult { name: name.to_owned(), latencies: vec![(900, 1)] };
         target.rounds[0].classes = vec![class(CUT)];
         let all = figures::of(&run);
-        let text = [heading(&run), drive(&run)].into_iter().chain(cut(&all[0])).collect::<Vec<_>>();
+        let text =
+            [heading(&run), load_line(&run)].into_iter().chain(cut(&all[0])).collect::<Vec<_>>();
         let text = text.join("\n");
         for words in ["; 1 record, ", "1 round of 1 operation for", ": 1 operation in flight when"]
         {
@@ -322,8 +323,8 @@ mod tests {
     #[test]
     fn overlapping_steps_are_reported_for_pipelined_runs() {
         let mut run = crate::sample::run();
-        assert!(!drive(&run).contains("steps of a client"), "one operation at a time");
-        run.drive.depth = 16;
+        assert!(!load_line(&run).contains("steps of a client"), "one operation at a time");
+        run.load.depth = 16;
         for round in &mut run.targets[1].rounds {
             round.steps = Some(4);
         }
@@ -332,7 +333,7 @@ mod tests {
         }
         let words = "steps of a client: one after the other (region, null); 4 at once, overlapping \
                      (redis); unknown (geode)";
-        assert!(drive(&run).contains(words), "{}", drive(&run));
+        assert!(load_line(&run).contains(words), "{}", load_line(&run));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{notes, tables};
 use crate::figures::{self, Figures, NULL, as_f64, quantiles, tail, timeline};
-use crate::html::chart::lines::{Axis, Line, Lines, Stroke, Unit, lines, marker_text};
+use crate::html::chart::lines::{Axis, ChartLine, Lines, Stroke, Unit, lines, marker_text};
 use crate::html::chart::{self, Colour, colour, ecdf, histogram};
 use crate::html::{Bar, BarGroup, Chart, HtmlBlock, Page};
 use crate::result::Run;
@@ -30,9 +30,9 @@ pub fn page(run: &Run) -> Page {
         blocks.extend(costs(&all));
     }
     blocks.extend(trust(&all));
-    blocks.extend(foreign(run));
+    blocks.extend(paper_figures(run));
     blocks.extend(circumstances(run, &all));
-    Page { title: notes::heading(run), lead: format!("{}.", notes::drive(run)), blocks }
+    Page { title: notes::heading(run), lead: format!("{}.", notes::load_line(run)), blocks }
 }
 
 fn alarm(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
@@ -143,7 +143,7 @@ fn latency(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         (name, colour, quantiles(&figures.latencies, count))
     };
     let series: Vec<chart::Series> = drawn(all).map(|(_, f)| samples(f, QUANTILES)).collect();
-    let tails = drawn(all).map(|(index, figures)| Line {
+    let tails = drawn(all).map(|(index, figures)| ChartLine {
         colour: colour(&figures.target.name),
         stroke: Stroke::Plain,
         marker: Some(index),
@@ -200,25 +200,25 @@ fn over_time(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         return Vec::new();
     }
     let seconds = || axis("measured time", Unit::Nanoseconds, false);
-    let rate = timed().map(|(index, figures)| Line {
+    let rate = timed().map(|(index, figures)| ChartLine {
         colour: colour(&figures.target.name),
         stroke: Stroke::Plain,
         marker: Some(index),
         points: timeline(figures.target).0.iter().map(|m| (m.at_ns, m.rate)).collect(),
     });
-    let rates: Vec<Line> = rate.collect();
+    let rates: Vec<ChartLine> = rate.collect();
     let apart = timed().zip(&rates).flat_map(|((_, figures), line)| {
         let name = tables::name(figures);
-        let plain = Line { marker: None, ..line.clone() };
+        let plain = ChartLine { marker: None, ..line.clone() };
         let (moments, rules) = timeline(figures.target);
-        let chart = |y: Axis, lines: Vec<Line>| Lines {
+        let chart = |y: Axis, lines: Vec<ChartLine>| Lines {
             x: seconds(),
             y,
             lines,
             rules: rules.clone(),
             y_range: None,
         };
-        let of = |stroke, of: fn(&figures::Moment) -> f64, shade: Colour| Line {
+        let of = |stroke, of: fn(&figures::Moment) -> f64, shade: Colour| ChartLine {
             colour: shade,
             stroke,
             marker: None,
@@ -268,7 +268,7 @@ fn ramp(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     if ramped().next().is_none() {
         return Vec::new();
     }
-    let line = |(index, figures): (usize, &Figures<'_>), is_p99: bool| Line {
+    let line = |(index, figures): (usize, &Figures<'_>), is_p99: bool| ChartLine {
         colour: colour(&figures.target.name),
         stroke: if is_p99 { Stroke::Plain } else { Stroke::Dashed },
         marker: Some(index),
@@ -374,8 +374,8 @@ fn trust(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     out
 }
 
-fn foreign(run: &Run) -> Vec<HtmlBlock> {
-    if run.workload.foreign.is_empty() {
+fn paper_figures(run: &Run) -> Vec<HtmlBlock> {
+    if run.workload.paper_figures.is_empty() {
         return Vec::new();
     }
     vec![
@@ -384,7 +384,7 @@ fn foreign(run: &Run) -> Vec<HtmlBlock> {
             "{}. They are shown for orientation only: other hardware, software and dates.",
             tables::FOREIGN_TITLE
         )),
-        HtmlBlock::Table(tables::foreign(run)),
+        HtmlBlock::Table(tables::paper_figures(run)),
     ]
 }
 
@@ -409,7 +409,7 @@ fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Slice;
+    use crate::result::TimeSlice;
     use crate::sample::run;
 
     #[test]
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn a_run_without_ramp_slices_papers_or_targets_has_a_page() {
         let mut run = run();
-        run.workload.foreign.clear();
+        run.workload.paper_figures.clear();
         for target in &mut run.targets {
             target.ramp.clear();
             target.rounds.iter_mut().for_each(|round| round.slices.clear());
@@ -503,7 +503,8 @@ mod tests {
         let round = &mut target.rounds[0];
         (round.wall_ns, round.client_cpu_ns) = (0, 1 << 50);
         let far = 1 << 50;
-        let slice = Slice { at_ms: far, ms: far, ops: far, p50_ns: far, p99_ns: far, max_ns: far };
+        let slice =
+            TimeSlice { at_ms: far, ms: far, ops: far, p50_ns: far, p99_ns: far, max_ns: far };
         round.slices = vec![slice; 3];
         let html = page(&run).html();
         assert!(html.contains("&lt;script&gt;") && !html.contains("<script>"));

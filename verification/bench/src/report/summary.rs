@@ -3,7 +3,7 @@
 use super::notes;
 use crate::figures::{self, Figures, LatencyClass, PERCENTILES, generator_share, reference};
 use crate::result::{Check, Run};
-use crate::spread::Spread;
+use crate::spread::RoundMeasurements;
 use crate::stat::Latencies;
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ pub fn summary(run: &Run) -> Value {
         "machine": run.machine.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "noise": run.noise,
         "workload": run.workload,
-        "drive": run.drive,
+        "drive": run.load,
         "targets": targets.collect::<Vec<_>>(),
         "generator_share": generator_share(run, &all).map(|(_, share)| share),
         "caveats": notes::caveats(run, &all),
@@ -75,7 +75,7 @@ fn class(class: &LatencyClass) -> Value {
     })
 }
 
-fn spread(spread: &Spread) -> Value {
+fn spread(spread: &RoundMeasurements) -> Value {
     json!({
         "median": spread.median(),
         "least": spread.min(),

@@ -2,8 +2,8 @@
 
 use crate::figures::{self, Cost, Figures, LatencyClass, NULL, PERCENTILES, as_f64, reference};
 use crate::machine::bytes_text;
-use crate::result::{CUT, Check, Run, TargetResult, Verdict};
-use crate::spread::Spread;
+use crate::result::{CUT, Check, RecordVerification, Run, TargetResult};
+use crate::spread::RoundMeasurements;
 use crate::stat::Latencies;
 use crate::table::{ReportTable, count_text, latency_text, rate_text, ratio_text};
 
@@ -41,13 +41,13 @@ pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
 /// rate, the share of that rate instead of the ratio: two targets that reach it cannot be compared.
 pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
     let first = reference(all);
-    let versus = match (run.drive.rate, first) {
+    let versus = match (run.load.rate, first) {
         (Some(_), _) => "of the offered".to_owned(),
         (None, Some(first)) => format!("vs {}", first.target.name),
         (None, None) => "ratio".to_owned(),
     };
-    let per_op = run.drive.block_ops > 1;
-    let clients = as_f64(run.drive.clients.saturating_sub(run.drive.background) as u64);
+    let per_op = run.load.block_ops > 1;
+    let clients = as_f64(run.load.clients.saturating_sub(run.load.background) as u64);
     let time = if per_op { ">time of one|" } else { "" };
     let mut table = ReportTable::new(&format!(
         "target|{time}>op/s|>least|>most|>interval of the mean|>rounds|>{versus}"
@@ -55,7 +55,7 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
     for figures in measured(all) {
         let rates = &figures.rates;
         let some = |text: String| if rates.count() > 0 { text } else { NONE.to_owned() };
-        let ratio = match run.drive.rate {
+        let ratio = match run.load.rate {
             Some(offered) => Some(format!("{:.1} %", 100.0 * rates.median() / offered)),
             None => first.map(|first| share_text(rates.median() / first.rates.median())),
         };
@@ -104,7 +104,7 @@ pub(crate) fn share_text(ratio: f64) -> String {
     }
 }
 
-fn interval_text(rates: &Spread) -> String {
+fn interval_text(rates: &RoundMeasurements) -> String {
     rates.interval_95().map_or_else(
         || NONE.to_owned(),
         |(low, high)| format!("{} .. {}", rate_text(low.max(0.0)), rate_text(high)),
@@ -229,7 +229,7 @@ const RECONNECTS: &str = "reconnects";
 const CUT_BY_THEM: &str = "cut by them";
 
 /// The records that were found, and the keys that were verified to be absent.
-fn verified_text(verdict: &Verdict) -> String {
+fn verified_text(verdict: &RecordVerification) -> String {
     let found = count_text(verdict.records.saturating_sub(verdict.absent));
     match verdict.absent {
         0 => found,
@@ -356,10 +356,10 @@ pub(super) fn ramp(all: &[Figures<'_>]) -> ReportTable {
 }
 
 /// Figures that papers measured.
-pub(super) fn foreign(run: &Run) -> ReportTable {
+pub(super) fn paper_figures(run: &Run) -> ReportTable {
     let mut table = ReportTable::new("source|what|figure");
     let mut before = "";
-    for figure in &run.workload.foreign {
+    for figure in &run.workload.paper_figures {
         let is_new = figure.source != before;
         before = &figure.source;
         let source = if is_new { figure.source.clone() } else { String::new() };

@@ -11,7 +11,7 @@ pub fn text(run: &Run) -> String {
     let all = figures::of(run);
     let mut out = String::from("\n");
     out.push_str(&wrapped(&notes::heading(run), "", "  "));
-    out.push_str(&wrapped(&notes::drive(run), "", "  "));
+    out.push_str(&wrapped(&notes::load_line(run), "", "  "));
     out.push_str(&alarm(run, &all));
     let rates_title =
         format!("Operations per second, all clients together: {}", tables::rates_note(&all));
@@ -26,7 +26,7 @@ pub fn text(run: &Run) -> String {
     ] {
         section(&mut out, title, &table);
     }
-    out.push_str(&foreign(run));
+    out.push_str(&paper_figures(run));
     out.push_str(&notes(run, &all));
     // Repeated at the end, which is what stays visible.
     out.push_str(&alarm(run, &all));
@@ -70,10 +70,10 @@ fn alarm(run: &Run, all: &[Figures<'_>]) -> String {
 }
 
 /// Figures that papers measured, by source. Their texts are too long for a table.
-fn foreign(run: &Run) -> String {
+fn paper_figures(run: &Run) -> String {
     let mut out = String::new();
     let mut before = "";
-    for figure in &run.workload.foreign {
+    for figure in &run.workload.paper_figures {
         if out.is_empty() {
             let _ = writeln!(out, "\n{}", tables::FOREIGN_TITLE);
         }
@@ -144,7 +144,7 @@ mod tests {
             (run.workload.name, run.workload.title) =
                 (kind.name().to_owned(), kind.spec().title.to_owned());
             run.workload.source = kind.spec().source.to_owned();
-            run.workload.foreign = kind.foreign();
+            run.workload.paper_figures = kind.paper_figures();
             run.caveats = kind.caveats(&run.workload.parameters);
             let name = kind.spec().classes.iter().max_by_key(|c| c.len());
             for (target, name_of) in run.targets.iter_mut().zip(["valkey-unix", "redis-unix"]) {
@@ -310,9 +310,9 @@ mod tests {
     #[test]
     fn the_second_line_says_how_a_run_was_driven() {
         let mut run = run();
-        run.drive.layout = Some("zones".to_owned());
-        run.drive.kill = Some("node".to_owned());
-        run.drive.round_time_s = Some(2.5);
+        run.load.layout = Some("zones".to_owned());
+        run.load.kill = Some("node".to_owned());
+        run.load.round_time_s = Some(2.5);
         let text = text(&run);
         let line = flat(text.split("\n\n").next().unwrap());
         for words in [
@@ -334,7 +334,7 @@ mod tests {
         assert!(shown.contains("region: region 1.2; after loading: 2 MiB pages"), "{shown}");
         let notes = shown.split_once("Keep in mind").unwrap().1;
         assert!(notes.contains("after loading, region, redis did as their manuals advise: 2 MiB"));
-        run.drive.is_unsettled = true;
+        run.load.is_unsettled = true;
         run.targets.iter_mut().for_each(|target| target.settled = None);
         let shown = flat(&text(&run));
         assert!(
@@ -362,14 +362,14 @@ mod tests {
     #[test]
     fn a_target_below_its_offered_rate_is_reported() {
         let mut run = run();
-        run.drive.rate = Some(1.9e6);
+        run.load.rate = Some(1.9e6);
         let shown = text(&run);
         let redis = row(&shown, "Operations per second", "redis");
         assert!(redis.contains("0.9 %") && !redis.contains(" x "), "{redis}");
         let notes = flat(&shown);
         assert!(notes.contains("redis: reached 1 % of the offered rate"), "{shown}");
         assert!(!notes.contains("region: reached"), "{shown}");
-        run.drive.rate = None;
+        run.load.rate = None;
         assert!(!text(&run).contains("of the offered"));
     }
 

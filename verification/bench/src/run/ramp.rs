@@ -2,7 +2,7 @@
 //! between the highest rate that was sustained and the lowest above it that was not.
 
 use crate::random::whole;
-use crate::result::{Drive, RampPoint, Round};
+use crate::result::{LoadSettings, RampPoint, Round};
 use nearstate_model::Result;
 
 /// The largest number of points of a curve.
@@ -25,16 +25,16 @@ const POINT_S_MAX: f64 = 10.0;
 const OPS_MIN: f64 = 1_000.0;
 
 /// The rate of the fastest round, if the rounds were a closed loop without pauses.
-pub(super) fn closed_rate(drive: &Drive, rounds: &[Round]) -> Option<f64> {
-    let is_known = drive.rate.is_none() && drive.think_us == 0;
+pub(super) fn closed_rate(load: &LoadSettings, rounds: &[Round]) -> Option<f64> {
+    let is_known = load.rate.is_none() && load.think_us == 0;
     is_known.then(|| rounds.iter().map(Round::rate).fold(0.0, f64::max))
 }
 
 /// Operations of each client in a closed loop that measures the rate, if no round was one: as many
 /// as the longest round had. Without pauses they take no longer than that round.
-pub(super) fn closed_ops(drive: &Drive, rounds: &[Round]) -> u64 {
-    let all = rounds.iter().map(|round| round.ops).max().unwrap_or(drive.ops);
-    (all / drive.clients.max(1) as u64).max(1)
+pub(super) fn closed_ops(load: &LoadSettings, rounds: &[Round]) -> u64 {
+    let all = rounds.iter().map(|round| round.ops).max().unwrap_or(load.ops);
+    (all / load.clients.max(1) as u64).max(1)
 }
 
 /// The next point to measure.
@@ -187,14 +187,14 @@ mod tests {
     #[test]
     fn the_closed_rate_is_known_only_from_rounds_without_rate_or_pauses() {
         let run = crate::sample::run();
-        let (closed, rounds) = (run.drive, &run.targets[0].rounds);
+        let (closed, rounds) = (run.load, &run.targets[0].rounds);
         let fastest = closed_rate(&closed, rounds).unwrap();
         assert!((fastest - 2e6).abs() < 1.0, "{fastest}: 20,000 operations in 10 ms");
-        let offered = Drive { rate: Some(1000.0), ..closed.clone() };
-        let paused = Drive { think_us: 1, ..closed.clone() };
+        let offered = LoadSettings { rate: Some(1000.0), ..closed.clone() };
+        let paused = LoadSettings { think_us: 1, ..closed.clone() };
         assert_eq!(closed_rate(&offered, rounds), None);
         assert_eq!(closed_rate(&paused, rounds), None);
-        assert_eq!(closed_ops(&Drive { clients: 4, ..closed }, rounds), 5_000);
+        assert_eq!(closed_ops(&LoadSettings { clients: 4, ..closed }, rounds), 5_000);
     }
 
     #[test]

@@ -6,11 +6,11 @@ use crate::client_pool::{ClientPool, NoProgress, ProgressListener};
 use crate::processes;
 use crate::progress::ProgressStep;
 use crate::protocol::{ClientResult, Fault, Plan, STOPPED, Trial, error_text};
-use crate::result::{ClassResult, Drive, Round, Slice, TargetResult};
+use crate::result::{ClassResult, LoadSettings, Round, TargetResult, TimeSlice};
 use crate::space;
 use crate::stat::{Latencies, as_f64};
 use crate::table::{count_text, counted, latency_text, rate_text};
-use crate::targets::{Database, Need, Support, Target};
+use crate::targets::{Database, DatabaseSpec, Support, Target};
 use crate::workloads::Requirements;
 use nearstate_model::Result;
 use std::collections::BTreeMap;
@@ -65,8 +65,8 @@ impl<'a> TargetRun<'a> {
     }
 
     /// Starts the database and its clients; prints which of these are not bound to a processor.
-    pub(super) fn start(&mut self, need: &Need) {
-        match self.try_start(need) {
+    pub(super) fn start(&mut self, spec: &DatabaseSpec) {
+        match self.try_start(spec) {
             Ok(mut running) => {
                 let name = self.target.name();
                 for why in running.pool.unbound.drain(..) {
@@ -81,11 +81,11 @@ impl<'a> TargetRun<'a> {
         }
     }
 
-    fn try_start(&self, need: &Need) -> Result<Running> {
+    fn try_start(&self, spec: &DatabaseSpec) -> Result<Running> {
         // Another process may have taken the space since it was checked.
-        let own = [(self.target.name(), self.target.folder_bytes(need))];
-        space::fits(&need.folder, &own, need.records, space::free_bytes(&need.folder)?)?;
-        let database = self.target.start(need)?;
+        let own = [(self.target.name(), self.target.folder_bytes(spec))];
+        space::fits(&spec.folder, &own, spec.records, space::free_bytes(&spec.folder)?)?;
+        let database = self.target.start(spec)?;
         let context = self.context;
         let plan = Plan {
             workload: context.kind.name().to_owned(),
@@ -146,11 +146,11 @@ impl<'a> TargetRun<'a> {
         });
     }
 
-    pub(super) fn run_trial(&mut self, round: usize, drive: &Drive) {
+    pub(super) fn run_trial(&mut self, round: usize, load: &LoadSettings) {
         if self.running.is_none() {
             return;
         }
-        self.try_trial(round, drive);
+        self.try_trial(round, load);
         if self.running.is_none() && self.result.rounds.len() <= round {
             self.unfinished = Some(format!(
                 "{}: round {} was interrupted and is not reported",
@@ -160,17 +160,17 @@ impl<'a> TargetRun<'a> {
         }
     }
 
-    fn try_trial(&mut self, round: usize, drive: &Drive) {
+    fn try_trial(&mut self, round: usize, load: &LoadSettings) {
         self.attempt("running", |target_run, running| {
             let title = format!("{}, round {}", target_run.target.name(), round + 1);
-            let clients = drive.clients as u64;
-            let mut bar = target_run.context.display.begin(title, drive.ops * clients);
+            let clients = load.clients as u64;
+            let mut bar = target_run.context.display.begin(title, load.ops * clients);
             bar.phase("warming up");
-            let warmed = target_run.warm_up(running, drive)?;
-            let ops = target_run.ops(drive, warmed);
+            let warmed = target_run.warm_up(running, load)?;
+            let ops = target_run.ops(load, warmed);
             bar.phase("running");
-            let trial = target_run.trial(drive, ops);
-            let is_middle = round == drive.rounds / 2;
+            let trial = target_run.trial(load, ops);
+            let is_middle = round == load.rounds / 2;
             let left = (is_middle && target_run.is_to_be_killed()).then_some(ops * clients / 2);
             let done = measured(running, &trial, left, &mut bar)?;
             target_run.result.reconnects += done.1;
@@ -187,52 +187,52 @@ impl<'a> TargetRun<'a> {
     }
 
     /// The next trial with this number of operations of each client, driven as the rounds are.
-    fn trial(&mut self, drive: &Drive, ops: u64) -> Trial {
+    fn trial(&mut self, load: &LoadSettings, ops: u64) -> Trial {
         self.trials += 1;
         Trial {
             ops,
-            depth: drive.depth,
-            rate: drive.rate.map(|rate| rate / as_f64(drive.clients as u64)),
-            arrivals: drive.arrivals,
+            depth: load.depth,
+            rate: load.rate.map(|rate| rate / as_f64(load.clients as u64)),
+            arrivals: load.arrivals,
             seed: self.context.parameters.seed,
             number: self.trials - 1,
-            think_us: drive.think_us,
+            think_us: load.think_us,
             at_ns: 0,
         }
     }
 
     /// Runs unmeasured operations, at most for the time of a round; returns number and seconds.
-    fn warm_up(&self, running: &mut Running, drive: &Drive) -> Result<(u64, f64)> {
+    fn warm_up(&self, running: &mut Running, load: &LoadSettings) -> Result<(u64, f64)> {
         let round_s = self.context.options.round_time;
         let (mut done, mut took_s) = (0, 0.0);
         let before = Instant::now();
-        while let Some(more) = warm_up_step(drive.warm_up, round_s, done, took_s) {
-            running.pool.warm_up(more, drive.depth, &mut NoProgress)?;
+        while let Some(more) = warm_up_step(load.warm_up, round_s, done, took_s) {
+            running.pool.warm_up(more, load.depth, &mut NoProgress)?;
             done += more;
             took_s = before.elapsed().as_secs_f64();
         }
         Ok((done, took_s))
     }
 
-    /// Operations of each client: `drive.ops`, or as many as fit into the time of a round.
-    fn ops(&self, drive: &Drive, (warmed, warmed_s): (u64, f64)) -> u64 {
-        let Some(round_s) = self.context.options.round_time else { return drive.ops };
+    /// Operations of each client: `load.ops`, or as many as fit into the time of a round.
+    fn ops(&self, load: &LoadSettings, (warmed, warmed_s): (u64, f64)) -> u64 {
+        let Some(round_s) = self.context.options.round_time else { return load.ops };
         if warmed == 0 {
-            return drive.ops;
+            return load.ops;
         }
-        let took_s = warmed_s.max(1e-9) / as_f64(warmed) + as_f64(drive.think_us) / 1e6;
-        let offered = drive.rate.map_or(f64::INFINITY, |rate| rate / as_f64(drive.clients as u64));
+        let took_s = warmed_s.max(1e-9) / as_f64(warmed) + as_f64(load.think_us) / 1e6;
+        let offered = load.rate.map_or(f64::INFINITY, |rate| rate / as_f64(load.clients as u64));
         let fits = (1.0 / took_s).min(offered) * round_s;
-        crate::random::whole(fits).clamp(ROUND_OPS_MIN.min(drive.ops), drive.ops)
+        crate::random::whole(fits).clamp(ROUND_OPS_MIN.min(load.ops), load.ops)
     }
 
     /// The rate of a closed loop without pauses, from the rounds or from one more trial.
-    fn closed_rate(&mut self, running: &mut Running, drive: &Drive) -> Result<f64> {
-        if let Some(rate) = ramp::closed_rate(drive, &self.result.rounds) {
+    fn closed_rate(&mut self, running: &mut Running, load: &LoadSettings) -> Result<f64> {
+        if let Some(rate) = ramp::closed_rate(load, &self.result.rounds) {
             return Ok(rate);
         }
-        let ops = ramp::closed_ops(drive, &self.result.rounds);
-        let trial = self.trial(drive, ops);
+        let ops = ramp::closed_ops(load, &self.result.rounds);
+        let trial = self.trial(load, ops);
         let trial = Trial { rate: None, think_us: 0, ..trial };
         let (round, reconnects) = measured(running, &trial, None, &mut NoProgress)?;
         self.result.reconnects += reconnects;
@@ -240,18 +240,18 @@ impl<'a> TargetRun<'a> {
     }
 
     /// Finds the highest rate with a p99 below a bound.
-    pub(super) fn find_rate(&mut self, drive: &Drive, bound_ns: u64) {
+    pub(super) fn find_rate(&mut self, load: &LoadSettings, bound_ns: u64) {
         self.attempt("climbing", |target_run, running| {
             let title = format!("{}, ramp", target_run.target.name());
             let bar = target_run.context.display.begin(title, ramp::POINTS_MAX as u64);
             bar.phase("a closed loop");
-            let closed = target_run.closed_rate(running, drive)?;
+            let closed = target_run.closed_rate(running, load)?;
             let measure = |RampStep { offered, ops }| {
                 bar.phase(&format!("{}/s", rate_text(offered)));
-                let clients = as_f64(drive.clients as u64);
-                let ops = (ops / drive.clients as u64).max(1);
+                let clients = as_f64(load.clients as u64);
+                let ops = (ops / load.clients as u64).max(1);
                 let rate = Some(offered / clients);
-                let trial = Trial { rate, think_us: 0, ..target_run.trial(drive, ops) };
+                let trial = Trial { rate, think_us: 0, ..target_run.trial(load, ops) };
                 let (round, reconnects) = measured(running, &trial, None, &mut NoProgress)?;
                 target_run.result.reconnects += reconnects;
                 bar.done(1);
@@ -422,7 +422,7 @@ fn combined(ran: Vec<ClientResult>, server_cpu_ns: u64) -> Round {
     };
     let mut classes: BTreeMap<String, Latencies> = BTreeMap::new();
     let mut order = Vec::new();
-    let mut slices: Vec<Slice> = Vec::new();
+    let mut slices: Vec<TimeSlice> = Vec::new();
     for one in ran.into_iter().map(|ran| ran.round) {
         round.ops += one.ops;
         round.client_cpu_ns += one.client_cpu_ns;
@@ -450,8 +450,8 @@ fn combined(ran: Vec<ClientResult>, server_cpu_ns: u64) -> Round {
 }
 
 /// The sums of the slices of two clients, after they have been brought to the same length.
-fn merged_slices(first: &[Slice], second: &[Slice]) -> Vec<Slice> {
-    let length = |slices: &[Slice]| slices.first().map_or(0, |slice| slice.ms);
+fn merged_slices(first: &[TimeSlice], second: &[TimeSlice]) -> Vec<TimeSlice> {
+    let length = |slices: &[TimeSlice]| slices.first().map_or(0, |slice| slice.ms);
     let (mut first, mut second) = (first.to_vec(), second.to_vec());
     while !first.is_empty() && !second.is_empty() && length(&first) != length(&second) {
         let shorter = if length(&first) < length(&second) { &mut first } else { &mut second };

@@ -2,7 +2,7 @@
 //! map. It shows the cost of a map that no other process shares.
 
 use super::joined::{PlainStore, WholeRecords};
-use super::{Capabilities, Database, InClients, Need, Support, Target};
+use super::{Capabilities, Database, DatabaseSpec, InClients, Support, Target};
 use crate::access::{OPERATIONS, StoreConnection, StoreSchema, TableId};
 use crate::operations::{self, KeyBlock, Operation, Store};
 use dashmap::DashMap;
@@ -40,7 +40,7 @@ impl Target for DashMapTarget {
         }
     }
 
-    fn start(&self, _: &Need) -> Result<Box<dyn Database>> {
+    fn start(&self, _: &DatabaseSpec) -> Result<Box<dyn Database>> {
         static STARTED: AtomicU64 = AtomicU64::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(InClients { address: format!("dashmap-{number}") }))

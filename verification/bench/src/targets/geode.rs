@@ -8,9 +8,9 @@
 
 mod cluster;
 
-use self::cluster::{Cluster, layout};
+use self::cluster::{GeodeServers, layout};
 use super::wire::{SentAhead, Wire, connect};
-use super::{Capabilities, Database, Need, Support, Target};
+use super::{Capabilities, Database, DatabaseSpec, Support, Target};
 use crate::access::{
     BatchSink, Body, PartWrite, RecordTag, ReplySink, Request, StoreAccess, StoreConnection,
     StoreReply, StoreSchema, TableId,
@@ -71,8 +71,8 @@ impl Target for GeodeTarget {
         layout(Some(text)).map(|_| true)
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        Ok(Box::new(Cluster::start(need)?))
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
+        Ok(Box::new(GeodeServers::start(spec)?))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -346,9 +346,9 @@ impl StoreAccess for GeodeConnection {
 }
 
 /// A connection within a transaction. It does not wait for the replies to puts without tags.
-struct InTransaction<'c>(&'c mut GeodeConnection);
+struct GeodeTransaction<'c>(&'c mut GeodeConnection);
 
-impl StoreAccess for InTransaction<'_> {
+impl StoreAccess for GeodeTransaction<'_> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
             Request::Put { entry, .. } if entry.tags.is_empty() => {
@@ -374,7 +374,7 @@ impl StoreConnection for GeodeConnection {
         for _ in 0..TRANSACTION_TRIES {
             self.frame(BEGIN, |_| Ok(()))?;
             self.owed += 1;
-            let outcome = body(&mut InTransaction(self));
+            let outcome = body(&mut GeodeTransaction(self));
             if let Err(e) = outcome {
                 // The error of the body is the result, whatever the rollback returns.
                 let _ = self.command(ROLLBACK);

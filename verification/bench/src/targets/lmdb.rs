@@ -13,7 +13,7 @@ mod writing;
 use self::reading::Reading;
 use self::writing::Writing;
 use super::joined::pass_parts;
-use super::{Capabilities, Database as Running, FileDatabase, Need, Support, Target};
+use super::{Capabilities, Database as Running, DatabaseSpec, FileDatabase, Support, Target};
 use crate::access::{
     BatchSink, Body, PartSet, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
     StoreConnection, StoreReply, StoreSchema, TableId, TableSchema, Work, declined, parts,
@@ -65,20 +65,20 @@ impl Target for LmdbTarget {
         }
     }
 
-    fn folder_bytes(&self, need: &Need) -> u64 {
-        need.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(FILE_BYTES_MIN)
+    fn folder_bytes(&self, spec: &DatabaseSpec) -> u64 {
+        spec.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(FILE_BYTES_MIN)
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Running>> {
-        let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Running>> {
+        let reaper = Reaper::start(&spec.folder, None, |_| Vec::new())?;
         let path = reaper.folder().join("lmdb");
-        let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
+        let tags = spec.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
         let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
-        let records = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
+        let records = spec.records.saturating_mul(spec.record_bytes.saturating_add(heads));
         // Pages that a reader still uses are not reused.
         let room = records.saturating_mul(4).saturating_add(1 << 30);
-        let environment = open(&path, room, need.clients)?;
-        Tables::open(&environment, &need.schema)?;
+        let environment = open(&path, room, spec.clients)?;
+        Tables::open(&environment, &spec.schema)?;
         Ok(Box::new(FileDatabase { reaper, file: "lmdb", is_collapsed: false, fill: None }))
     }
 

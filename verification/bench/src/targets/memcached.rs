@@ -8,7 +8,7 @@
 use super::joined::{joined, pass_parts};
 use super::started::{ServerProcess, first_line, free_port};
 use super::wire::{SentAhead, Wire, connect, digits, number};
-use super::{Capabilities, Database, Need, Support, Target};
+use super::{Capabilities, Database, DatabaseSpec, Support, Target};
 use crate::access::{
     BatchSink, PartsChange, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
     StoreSchema, TableSchema, declined, parts,
@@ -64,10 +64,10 @@ impl Target for MemcachedTarget {
         }
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
         let file = installed("memcached", "memcached")?;
         let port = free_port()?;
-        let mut started = ServerProcess::new("memcached", need, &file, |_| arguments(port, need))?;
+        let mut started = ServerProcess::new("memcached", spec, &file, |_| arguments(port, spec))?;
         let process = i64::from(started.process());
         let address = format!("127.0.0.1:{port}");
         // If the port is in use, another process answers.
@@ -87,11 +87,11 @@ impl Target for MemcachedTarget {
     }
 }
 
-fn arguments(port: u16, need: &Need) -> Vec<OsString> {
-    let bytes = need.record_bytes.saturating_add(RECORD_OVERHEAD_BYTES);
-    let mib = (need.records.saturating_mul(bytes) >> 20).saturating_mul(2);
+fn arguments(port: u16, spec: &DatabaseSpec) -> Vec<OsString> {
+    let bytes = spec.record_bytes.saturating_add(RECORD_OVERHEAD_BYTES);
+    let mib = (spec.records.saturating_mul(bytes) >> 20).saturating_mul(2);
     let mib = mib.max(MEMORY_MIB_MIN).to_string();
-    let (port, clients) = (port.to_string(), (need.clients + 64).to_string());
+    let (port, clients) = (port.to_string(), (spec.clients + 64).to_string());
     let mut arguments = vec!["-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "1", "-m", &mib];
     // -M: with full memory, a write is refused, and no item is evicted.
     arguments.extend(["-M", "-I", ITEM_MAX, "-c", &clients]);

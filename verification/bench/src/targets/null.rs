@@ -3,7 +3,7 @@
 //! A read returns bytes of an earlier write of any record, as many as were written last, so that
 //! a read-modify-write of a workload gets a record of the right form. Its replies are not verified.
 
-use super::{Capabilities, Database, Need, Support, Target};
+use super::{Capabilities, Database, DatabaseSpec, Support, Target};
 use crate::access::{
     Body, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection, StoreReply,
     StoreSchema, TableId,
@@ -30,7 +30,7 @@ impl Target for NullTarget {
         Capabilities { counter: Support::Native, ..Capabilities::DEFAULT }
     }
 
-    fn start(&self, _: &Need) -> Result<Box<dyn Database>> {
+    fn start(&self, _: &DatabaseSpec) -> Result<Box<dyn Database>> {
         Ok(Box::new(Nothing))
     }
 

@@ -12,7 +12,7 @@ mod hash;
 
 use self::table::PrototypeTable;
 use super::joined::{PlainStore, WholeRecords};
-use super::{Capabilities, Database, InClients, Need, Support, Target};
+use super::{Capabilities, Database, DatabaseSpec, InClients, Support, Target};
 use crate::access::{OPERATIONS, StoreConnection, StoreSchema, TableId};
 use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
@@ -47,10 +47,10 @@ impl Target for PrototypeTarget {
     }
 
     /// The size is a part of the address, because clients create the tables.
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
         static STARTED: AtomicU64 = AtomicU64::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let Need { records, record_bytes, .. } = need;
+        let DatabaseSpec { records, record_bytes, .. } = spec;
         Ok(Box::new(InClients { address: format!("{NAME}-{number}/{records}/{record_bytes}") }))
     }
 

@@ -5,7 +5,7 @@ use super::region::{back_with_large_pages, file_bytes};
 use super::resp::{Dialect, Resp};
 use super::started::{ServerProcess, first_line, free_port};
 use super::wire::connect;
-use super::{Capabilities, Database, Need, Support, Target};
+use super::{Capabilities, Database, DatabaseSpec, Support, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use crate::peers::installed;
 use crate::reaper::own_program;
@@ -83,8 +83,8 @@ pub const ALL: [RespTarget; 6] = [
 
 impl RespTarget {
     /// Starts an empty database on this port.
-    pub fn start_at(&self, need: &Need, port: u16) -> Result<Box<dyn Database>> {
-        Ok(self.running(Server::start_at(self.program, need, port)?))
+    pub fn start_at(&self, spec: &DatabaseSpec, port: u16) -> Result<Box<dyn Database>> {
+        Ok(self.running(Server::start_at(self.program, spec, port)?))
     }
 
     fn running(&self, server: Server) -> Box<dyn Database> {
@@ -110,12 +110,12 @@ impl Target for RespTarget {
         self.program.survives_kill()
     }
 
-    fn folder_bytes(&self, need: &Need) -> u64 {
-        folder_bytes(self.program, need)
+    fn folder_bytes(&self, spec: &DatabaseSpec) -> u64 {
+        folder_bytes(self.program, spec)
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        Ok(self.running(Server::start(self.program, need)?))
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
+        Ok(self.running(Server::start(self.program, spec)?))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -134,10 +134,10 @@ pub(crate) fn version(program: Program) -> Result<String> {
 }
 
 /// Bytes of a server's files in its folder.
-pub(crate) fn folder_bytes(program: Program, need: &Need) -> u64 {
+pub(crate) fn folder_bytes(program: Program, spec: &DatabaseSpec) -> u64 {
     match program {
         Program::Redis | Program::Valkey => 0,
-        Program::Node => file_bytes(need),
+        Program::Node => file_bytes(spec),
     }
 }
 
@@ -172,17 +172,17 @@ pub(crate) struct Server {
     program: Program,
     started: ServerProcess,
     port: u16,
-    need: Need,
+    spec: DatabaseSpec,
     /// The reaper of the first server, which owns the folder, after that server was killed.
     before: Option<ServerProcess>,
 }
 
 impl Server {
     /// Starts a server on a free port.
-    pub(crate) fn start(program: Program, need: &Need) -> Result<Self> {
+    pub(crate) fn start(program: Program, spec: &DatabaseSpec) -> Result<Self> {
         let mut last = Err(Error::Backend { detail: "no port was tried".to_owned() });
         for _ in 0..PORT_TRIES {
-            last = Self::start_at(program, need, free_port()?);
+            last = Self::start_at(program, spec, free_port()?);
             if last.is_ok() {
                 break;
             }
@@ -193,14 +193,14 @@ impl Server {
     /// Starts a server on this port.
     ///
     /// The start is confirmed over its own Unix socket: another process may answer on the port.
-    fn start_at(program: Program, need: &Need, port: u16) -> Result<Self> {
+    fn start_at(program: Program, spec: &DatabaseSpec, port: u16) -> Result<Self> {
         let file = program.file()?;
-        socket_fits(need)?;
-        let started = ServerProcess::new(program.name(), need, &file, |folder| match program {
+        socket_fits(spec)?;
+        let started = ServerProcess::new(program.name(), spec, &file, |folder| match program {
             Program::Redis | Program::Valkey => redis_arguments(folder, port),
-            Program::Node => node_arguments(folder, port, need),
+            Program::Node => node_arguments(folder, port, spec),
         })?;
-        let mut server = Self { program, started, port, need: need.clone(), before: None };
+        let mut server = Self { program, started, port, spec: spec.clone(), before: None };
         let addresses = [server.unix(), server.tcp()];
         server
             .started
@@ -223,8 +223,8 @@ impl Server {
     fn crash(&mut self) -> Result<()> {
         self.started.kill()?;
         let (folder, file) = (self.folder().to_owned(), self.program.file()?);
-        let again = ServerProcess::new(self.program.name(), &self.need, &file, |_| {
-            node_arguments(&folder, self.port, &self.need)
+        let again = ServerProcess::new(self.program.name(), &self.spec, &file, |_| {
+            node_arguments(&folder, self.port, &self.spec)
         })?;
         let killed = std::mem::replace(&mut self.started, again);
         // The reaper that owns the folder is kept; later ones are not needed.
@@ -243,8 +243,8 @@ impl Server {
 const SOCKET_BYTES_MAX: usize = 107;
 const SOCKET_NAME_BYTES: usize = "/nearstate-bench-4194304-9999/socket".len();
 
-fn socket_fits(need: &Need) -> Result<()> {
-    let dir = need.folder.as_os_str().len();
+fn socket_fits(spec: &DatabaseSpec) -> Result<()> {
+    let dir = spec.folder.as_os_str().len();
     if dir + SOCKET_NAME_BYTES <= SOCKET_BYTES_MAX {
         return Ok(());
     }
@@ -252,7 +252,7 @@ fn socket_fits(need: &Need) -> Result<()> {
         detail: format!(
             "--dir {}: a Unix socket below it would have too long a path: give a folder of {} \
              bytes at the most",
-            need.folder.display(),
+            spec.folder.display(),
             SOCKET_BYTES_MAX - SOCKET_NAME_BYTES
         ),
     })
@@ -309,10 +309,10 @@ impl Database for Running {
     }
 }
 
-fn node_arguments(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
-    let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
+fn node_arguments(folder: &Path, port: u16, spec: &DatabaseSpec) -> Vec<OsString> {
+    let tags = spec.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
     let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
-    let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
+    let bytes = spec.records.saturating_mul(spec.record_bytes.saturating_add(heads));
     let bytes = bytes.saturating_mul(2).max(REGION_BYTES_MIN);
     let mut words: Vec<OsString> = vec!["serve".into(), "--region".into()];
     words.push(folder.join("region").into());
@@ -321,7 +321,7 @@ fn node_arguments(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
     words.push("--unix".into());
     words.push(folder.join("socket").into());
     words.extend(["--cores", "1", "--log-level", "error"].map(OsString::from));
-    if need.is_busy_polling {
+    if spec.is_busy_polling {
         words.extend(["--spin", "1h"].map(OsString::from));
     }
     words

@@ -4,8 +4,8 @@ pub mod on_node;
 mod loops;
 mod transaction;
 
-use self::transaction::InTransaction;
-use super::{Capabilities, Database, FileDatabase, Need, Support, Target};
+use self::transaction::RegionTransaction;
+use super::{Capabilities, Database, DatabaseSpec, FileDatabase, Support, Target};
 use crate::access::{
     BatchSink, Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartsChange, RecordEntry,
     RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection,
@@ -60,8 +60,8 @@ impl Target for RegionTarget {
         }
     }
 
-    fn folder_bytes(&self, need: &Need) -> u64 {
-        if fill_of(need).is_some() { bytes_max(need) } else { file_bytes(need) }
+    fn folder_bytes(&self, spec: &DatabaseSpec) -> u64 {
+        if fill_of(spec).is_some() { bytes_max(spec) } else { file_bytes(spec) }
     }
 
     /// `fill-P`: after loading, the heap is filled to P percent with other records.
@@ -69,8 +69,8 @@ impl Target for RegionTarget {
         Ok(percent_of(layout).is_some())
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        Ok(Box::new(create(need, NumaPolicy::Default)?))
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
+        Ok(Box::new(create(spec, NumaPolicy::Default)?))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -79,26 +79,26 @@ impl Target for RegionTarget {
 }
 
 /// An empty region with the workload's namespaces, and its memory on these nodes.
-fn create(need: &Need, numa: NumaPolicy) -> Result<FileDatabase> {
-    let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
-    let options = CreateOptions { bytes_max: bytes_max(need), numa, ..CreateOptions::default() };
+fn create(spec: &DatabaseSpec, numa: NumaPolicy) -> Result<FileDatabase> {
+    let reaper = Reaper::start(&spec.folder, None, |_| Vec::new())?;
+    let options = CreateOptions { bytes_max: bytes_max(spec), numa, ..CreateOptions::default() };
     let region = Region::create(&reaper.folder().join("region"), &options)?;
     let session = region.session()?;
-    for table in need.schema.tables {
+    for table in spec.schema.tables {
         session.namespace(table.name, &schema_of(table))?;
     }
     drop(session);
-    Ok(FileDatabase { reaper, file: "region", is_collapsed: true, fill: fill_of(need) })
+    Ok(FileDatabase { reaper, file: "region", is_collapsed: true, fill: fill_of(spec) })
 }
 
 /// The used bytes of a region's file: much less than its maximum size.
-pub(super) fn file_bytes(need: &Need) -> u64 {
-    need.all_bytes(FILE_PERCENT, FILE_OVERHEAD).saturating_add(FILE_BYTES_MIN)
+pub(super) fn file_bytes(spec: &DatabaseSpec) -> u64 {
+    spec.all_bytes(FILE_PERCENT, FILE_OVERHEAD).saturating_add(FILE_BYTES_MIN)
 }
 
 /// The size of the region: twice that of the records.
-fn bytes_max(need: &Need) -> u64 {
-    let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
+fn bytes_max(spec: &DatabaseSpec) -> u64 {
+    let room = spec.records.saturating_mul(spec.record_bytes.saturating_add(RECORD_ROOM));
     room.saturating_mul(2).max(REGION_BYTES_MIN)
 }
 
@@ -108,8 +108,8 @@ fn percent_of(layout: &str) -> Option<u64> {
     (1..100).contains(&percent).then_some(percent)
 }
 
-fn fill_of(need: &Need) -> Option<u64> {
-    need.layout.as_deref().and_then(percent_of)
+fn fill_of(spec: &DatabaseSpec) -> Option<u64> {
+    spec.layout.as_deref().and_then(percent_of)
 }
 
 /// Adds records of 1 KiB to a region until this share of its heap is in use. A record and its share
@@ -265,7 +265,7 @@ impl RegionConnection {
     #[cold]
     fn in_transaction(&self, request: &Request<'_>) -> Result<bool> {
         let Self { session, tables, .. } = self;
-        session.transact(|txn| InTransaction { txn, tables }.perform(request, &mut |_| {}))
+        session.transact(|txn| RegionTransaction { txn, tables }.perform(request, &mut |_| {}))
     }
 }
 
@@ -450,7 +450,7 @@ impl StoreConnection for RegionConnection {
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { session, tables, .. } = self;
-        session.transact(|txn| body(&mut InTransaction { txn, tables }))
+        session.transact(|txn| body(&mut RegionTransaction { txn, tables }))
     }
 
     /// Executes reads and writes in order, after prefetching their records.

@@ -27,7 +27,7 @@ use self::commands::{RespCommands, RespForm};
 use self::finds::FIND;
 use self::guard::WriteGuard;
 use self::tagged::TagCommand;
-use self::transaction::InTransaction;
+use self::transaction::RespTransaction;
 use super::wire::{SentAhead, Stream, Wire};
 use crate::access::{
     BatchSink, Body, PartReceiver, PartSet, PartWrite, ReplySink, Request, ScanRange, ScanSink,
@@ -429,7 +429,7 @@ impl<S: Stream> StoreConnection for Resp<S> {
             let mut queue = std::mem::take(&mut self.queue);
             queue.begin(RespForm::Requests);
             self.seen.clear();
-            let mut inside = InTransaction::new(self, queue);
+            let mut inside = RespTransaction::new(self, queue);
             let outcome = body(&mut inside);
             let (queue, reads) = inside.into_parts();
             let done = match outcome {

@@ -4,7 +4,7 @@
 use super::redis::{Program, Running, Server, capabilities, folder_bytes, version};
 use super::resp::Resp;
 use super::wire::{REPLY_TIMEOUT, connect};
-use super::{Capabilities, Database, Need, Target};
+use super::{Capabilities, Database, DatabaseSpec, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use nearstate_local_transport::{LocalRing, Response, request_ring};
 use nearstate_model::{Error, Result};
@@ -37,8 +37,8 @@ impl Target for RingTarget {
         Program::Node.survives_kill()
     }
 
-    fn folder_bytes(&self, need: &Need) -> u64 {
-        folder_bytes(Program::Node, need)
+    fn folder_bytes(&self, spec: &DatabaseSpec) -> u64 {
+        folder_bytes(Program::Node, spec)
     }
 
     /// Each side busy-polls only if it may run on several processors. On one processor, a polling
@@ -52,11 +52,11 @@ impl Target for RingTarget {
         ))
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        let server = Server::start(Program::Node, need)?;
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
+        let server = Server::start(Program::Node, spec)?;
         let socket = server.unix();
         let address =
-            if need.is_busy_polling { format!("{BUSY_POLL_PREFIX}{socket}") } else { socket };
+            if spec.is_busy_polling { format!("{BUSY_POLL_PREFIX}{socket}") } else { socket };
         Ok(Box::new(Running { server, address }))
     }
 

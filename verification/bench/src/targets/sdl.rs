@@ -2,7 +2,7 @@
 //! A record is a namespace, a key and one value.
 
 use super::joined::{PlainStore, WholeRecords};
-use super::{Capabilities, Database, Need, Support, Target, region::RegionTarget};
+use super::{Capabilities, Database, DatabaseSpec, Support, Target, region::RegionTarget};
 use crate::access::{StoreConnection, StoreSchema, TableId};
 use nearstate_model::{Error, Result};
 use nearstate_sdl::SyncStorage;
@@ -36,14 +36,14 @@ impl Target for SdlTarget {
         }
     }
 
-    fn folder_bytes(&self, need: &Need) -> u64 {
-        RegionTarget.folder_bytes(need)
+    fn folder_bytes(&self, spec: &DatabaseSpec) -> u64 {
+        RegionTarget.folder_bytes(spec)
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
         // The first client creates the namespaces: SDL's records are plain values.
         let schema = StoreSchema { tables: &[] };
-        RegionTarget.start(&Need { schema, ..need.clone() })
+        RegionTarget.start(&DatabaseSpec { schema, ..spec.clone() })
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {

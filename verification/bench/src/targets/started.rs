@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::Need;
+use super::DatabaseSpec;
 
 /// The time until a server must answer, in pauses: a minute, for a Java server on a busy machine.
 const START_PAUSES: u32 = 6000;
@@ -56,14 +56,14 @@ impl ServerProcess {
     /// Starts `program` with `arguments(folder)`; the folder is removed with the server.
     pub(crate) fn new(
         name: &'static str,
-        need: &Need,
+        spec: &DatabaseSpec,
         program: &Path,
         arguments: impl FnOnce(&Path) -> Vec<OsString>,
     ) -> Result<Self> {
-        check_stop(need.stop)?;
+        check_stop(spec.stop)?;
         let program = program.to_string_lossy().into_owned();
         let mut reaper =
-            on_cpus(&need.server_cpus, || Reaper::start(&need.folder, Some(&program), arguments))?;
+            on_cpus(&spec.server_cpus, || Reaper::start(&spec.folder, Some(&program), arguments))?;
         let mut process = None;
         for _ in 0..START_PAUSES {
             process = children(reaper.process()).first().copied();
@@ -76,7 +76,7 @@ impl ServerProcess {
         let process = process.ok_or_else(gone)?;
         let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
         let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Self { name, reaper, process, handle, end: None, stop: need.stop })
+        Ok(Self { name, reaper, process, handle, end: None, stop: spec.stop })
     }
 
     pub(crate) fn folder(&self) -> &Path {

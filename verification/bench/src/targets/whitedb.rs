@@ -5,7 +5,7 @@
 //! operations. A block costs two messages over pipes. The target supports the workload `micro`
 //! only: a table of plain values.
 
-use super::{Capabilities, Database, Need, Support, Target};
+use super::{Capabilities, Database, DatabaseSpec, Support, Target};
 use crate::access::{
     ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, declined,
     first_part,
@@ -69,14 +69,14 @@ impl Target for WhiteDbTarget {
         Ok(layout == BLOCK_LOCK)
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        let each = need.record_bytes.saturating_mul(2).saturating_add(512);
-        let bytes = need.records.saturating_mul(each).saturating_add(SEGMENT_BYTES);
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
+        let each = spec.record_bytes.saturating_mul(2).saturating_add(512);
+        let bytes = spec.records.saturating_mul(each).saturating_add(SEGMENT_BYTES);
         // The key contains the process id. The owning process refuses a key that exists.
         let key = 0x6E73_0000 | (std::process::id() & 0xFFFF);
         let mut owner = Pipes::start(&["keep", &key.to_string(), &bytes.to_string()])?;
         owner.number()?;
-        let lock = if need.layout.as_deref() == Some(BLOCK_LOCK) { "block" } else { "record" };
+        let lock = if spec.layout.as_deref() == Some(BLOCK_LOCK) { "block" } else { "record" };
         Ok(Box::new(Segment { address: format!("{key} {lock}"), _owner: owner }))
     }
 

@@ -10,13 +10,13 @@
 //! Half of the records exist in the first two variants. The times of both operations stand in the
 //! latencies of the classes (`--classes`).
 
-use super::contents::BYTES_MAX;
-use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share::{self, Share};
+use super::support::contents::BYTES_MAX;
+use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::share::{self, Share};
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema, TableSchema, TagRule};
 use crate::random::{RecordSequence, draw};
-use crate::result::Verdict;
+use crate::result::RecordVerification;
 use nearstate_model::{Error, Result};
 
 /// As the identities of a session: a temporary identity, an address, and the cell that many share.
@@ -59,7 +59,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 200_000,
     classes: &["insert", "delete"],
-    foreign: &[],
+    paper_figures: &[],
     schema: StoreSchema { tables: &[TAGGED] },
     caveats: &[],
 };
@@ -198,7 +198,11 @@ impl Workload for Client {
         self.model.resolve_unanswered(store)
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
         self.model.verify(store, done)
     }
 }

@@ -3,12 +3,12 @@
 //!
 //! The workload does not use its target, so `bench run executor` runs it with the target `null`.
 
-use super::share;
+use super::support::share;
 use super::{ClientPart, Parameters, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema};
 use crate::cpus;
 use crate::reaper::system;
-use crate::result::Verdict;
+use crate::result::RecordVerification;
 use nearstate_model::{Error, Result};
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{
@@ -65,7 +65,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 512,
     classes: &["operation"],
-    foreign: &[],
+    paper_figures: &[],
     schema: StoreSchema { tables: &[] },
     caveats: &[],
 };
@@ -122,8 +122,12 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(&mut self, _: &mut Connection<'_>, _: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        Ok(Verdict::default())
+    fn verify(
+        &mut self,
+        _: &mut Connection<'_>,
+        _: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
+        Ok(RecordVerification::default())
     }
 }
 

@@ -6,13 +6,13 @@
 //! | `get-beside-scan` | reads records | visit all records (SCAN) without a pause |
 //! | `idle` | sleeps a millisecond per operation; its connection is idle | the same |
 
-use super::contents::BYTES_MAX;
-use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share;
+use super::support::contents::BYTES_MAX;
+use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableId, TableSchema};
 use crate::random::{RecordSequence, draw};
-use crate::result::Verdict;
+use crate::result::RecordVerification;
 use nearstate_model::Result;
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 100_000,
     classes: &["get", "set", "scan", "idle"],
-    foreign: &[],
+    paper_figures: &[],
     schema: StoreSchema { tables: &[TABLE] },
     caveats: &[],
 };
@@ -149,7 +149,11 @@ impl Workload for Client {
         self.model.resolve_unanswered(store)
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
         self.model.verify(store, done)
     }
 }

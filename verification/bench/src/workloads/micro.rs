@@ -19,9 +19,9 @@
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "few operations differ from the rest")]
 
-use super::contents::{Contents, VALUE_BYTES_MAX};
-use super::identity::key as key_of;
-use super::share::{self, Share};
+use super::support::contents::{Contents, VALUE_BYTES_MAX};
+use super::support::identity::key as key_of;
+use super::support::share::{self, Share};
 use super::{
     ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec, wrong_answer,
 };
@@ -30,7 +30,7 @@ use crate::access::{
 };
 use crate::operations::{KEY_BYTES, KeyBlock, Operation, RecordKey};
 use crate::random::draw;
-use crate::result::Verdict;
+use crate::result::RecordVerification;
 use nearstate_model::{Error, Result};
 
 /// Operations of a block: the two clock readings around it are below a hundredth of its time.
@@ -106,7 +106,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 100_000,
     classes: &["operation"],
-    foreign: &[],
+    paper_figures: &[],
     schema: StoreSchema { tables: &[TABLE] },
     caveats: &[],
 };
@@ -319,8 +319,12 @@ impl Workload for Client {
     }
     // Unanswered puts need no resolution: each value that a put may write is accepted.
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        let mut verdict = Verdict::default();
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
+        let mut verdict = RecordVerification::default();
         let inserted = if self.role == Role::Insert { self.at as u64 } else { self.share.count };
         let records: Vec<u64> = (self.share.first..self.share.first + inserted).collect();
         for some in records.chunks(TOGETHER) {

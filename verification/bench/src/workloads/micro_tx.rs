@@ -3,12 +3,12 @@
 //!
 //! The variant is the number of objects: 1, 5, 10 or 20.
 
-use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share;
+use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema, TableSchema};
-use crate::random::{RecordSequence, Spread, draw, top_share};
-use crate::result::{Check, Verdict};
+use crate::random::{AccessDistribution, RecordSequence, draw, top_share};
+use crate::result::{Check, RecordVerification};
 use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 
@@ -35,7 +35,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     ],
     records: 100_000,
     classes: &["transaction"],
-    foreign: &[
+    paper_figures: &[
         (
             "paper 4, section 6.3 (Figure 11)",
             "transactions of one object (150 bytes), all of 2 or 3 nodes together, Xeon 8168, \
@@ -81,7 +81,7 @@ impl WorkloadKind for MicroTx {
             });
         }
         let seed = draw(parameters.seed, share.first, 1);
-        let top = (parameters.spread == Spread::Zipfian).then_some(0);
+        let top = (parameters.spread == AccessDistribution::Zipfian).then_some(0);
         Ok(Box::new(Client {
             model: RecordModel::new(Object, &TABLE, parameters, share)?,
             sequence: RecordSequence::new(parameters.spread, share.count, seed)?,
@@ -153,7 +153,11 @@ impl Workload for Client {
         self.model.resolve_unanswered(store)
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
         self.model.verify(store, done)
     }
 

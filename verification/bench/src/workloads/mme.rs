@@ -21,15 +21,15 @@
 //! security, pdn, bearers, timers, status    6, 10, 10, 2, 6: what an update changes
 //! ```
 
-use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share::{self, Share};
+use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::share::{self, Share};
 use super::{
-    ClientPart, ForeignFigure, Parameters, Requirements, Tally, Workload, WorkloadKind,
+    ClientPart, PaperFigureSpec, Parameters, Requirements, Tally, Workload, WorkloadKind,
     WorkloadSpec,
 };
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{self, Distributions as _, RecordSequence, Rng, draw};
-use crate::result::{Check, Verdict};
+use crate::result::{Check, RecordVerification};
 use crate::stat::as_f64;
 use nearstate_model::Result;
 
@@ -88,7 +88,7 @@ const INSERT: WorkloadSpec = WorkloadSpec {
     variants: &[("paper", "one object of 1 to 4 KB, two unique indexes and one that is not")],
     records: 50_000,
     classes: &["attach", "detach"],
-    foreign: &[
+    paper_figures: &[
         (SCALE_UP, "structures that an insert modifies, with replicas", "8"),
         (SCALE_UP, "cores up to which the multi-threaded form scales", "2"),
         (SCALE_OUT, "processor time of an insert, object, indexes, replicas", "< 80 µs"),
@@ -108,7 +108,7 @@ const UPDATE: WorkloadSpec = WorkloadSpec {
     name: "mme-update",
     title: "an MME changes a section of a session of 1 to 4 KB, no index",
     classes: &["update"],
-    foreign: &[
+    paper_figures: &[
         (SCALE_UP, "structures that an update modifies, with replicas", "2"),
         (SCALE_UP, "cores up to which the multi-threaded form scales", "5"),
         (SCALE_OUT, "round trips of an update, each 80 to 120 µs when idle", "2"),
@@ -160,22 +160,22 @@ const SCALE_UP: &str = "paper 3, section 4.1 (Figures 3 to 5)";
 const SCALE_OUT: &str = "paper 3, section 4.2 (Figures 6 to 8)";
 
 /// The paper's figures for both workloads.
-const FIBERS: ForeignFigure = (
+const FIBERS: PaperFigureSpec = (
     SCALE_UP,
     "fibers on 1 to 11 cores of a Xeon E5-2690 v3: throughput, and use of each core",
     "almost linear, 95 to 100 %",
 );
-const MACHINES: ForeignFigure = (
+const MACHINES: PaperFigureSpec = (
     SCALE_OUT,
     "fibers on 5 to 85 virtual machines of one core, Xeon E5-2620: total throughput",
     "linear",
 );
-const LATENCY: ForeignFigure = (
+const LATENCY: PaperFigureSpec = (
     SCALE_OUT,
     "mean latency of the two workloads at half load, over 10-Gbit Ethernet",
     "300 and 500 µs",
 );
-const TAIL: ForeignFigure =
+const TAIL: PaperFigureSpec =
     (SCALE_OUT, "90th percentile of latency at half load", "below 1 ms for most");
 
 /// The layout of a session.
@@ -301,7 +301,11 @@ impl Workload for Client {
         self.model.resolve_unanswered(store)
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
         self.model.verify(store, done)
     }
 

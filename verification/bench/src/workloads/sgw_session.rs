@@ -13,12 +13,12 @@
 //! `keyed` is for stores without indexes. Our choice, because the paper leaves it open: the parts
 //! of a session and their sizes (448 bytes together), and that half of the sessions exist.
 
-use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share;
+use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{RecordSequence, draw};
-use crate::result::{Check, Verdict};
+use crate::result::{Check, RecordVerification};
 use nearstate_model::Result;
 
 /// Parts of a session.
@@ -61,7 +61,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     ],
     records: 100_000,
     classes: &["create-session", "delete-session"],
-    foreign: &[
+    paper_figures: &[
         (
             "paper 4, section 6.1 (Figure 8a)",
             "requests of a gateway that keeps its state to itself, one core of a Xeon 8168 \
@@ -216,7 +216,11 @@ impl Workload for Client {
         self.model.resolve_unanswered(store)
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
         self.model.verify(store, done)
     }
 

@@ -27,7 +27,7 @@ pub mod rows;
 
 use super::{ClientPart, Parameters, Requirements, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{StoreSchema, TableSchema, TagRule};
-use crate::result::Foreign;
+use crate::result::PaperFigure;
 use nearstate_model::Result;
 
 const SUBSCRIBER: TableSchema = TableSchema {
@@ -70,7 +70,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         "insert-call-forwarding",
         "delete-call-forwarding",
     ],
-    foreign: &[],
+    paper_figures: &[],
     schema: StoreSchema { tables: &[SUBSCRIBER, ACCESS_INFO, SPECIAL_FACILITY, CALL_FORWARDING] },
     caveats: &[
         "TATP: subscribers are drawn by its own rule, whatever --spread says, from those of \
@@ -93,7 +93,7 @@ impl WorkloadKind for Tatp {
         Requirements { delta: true, unique_tag: true, transaction: true, ..Requirements::default() }
     }
 
-    fn foreign(&self) -> Vec<Foreign> {
+    fn paper_figures(&self) -> Vec<PaperFigure> {
         figures()
     }
 
@@ -115,13 +115,13 @@ const TABLE_1: [(&str, &str, &str, &str); 9] = [
     ("NFVDB (paper 3)", "85 cores of 85 virtual machines, 10-Gbit, 1 backup", "5790", "68"),
 ];
 
-fn figures() -> Vec<Foreign> {
-    let rows = TABLE_1.iter().map(|(system, source, total, core)| Foreign {
+fn figures() -> Vec<PaperFigure> {
+    let rows = TABLE_1.iter().map(|(system, source, total, core)| PaperFigure {
         source: "paper 3, Table 1".to_owned(),
         what: format!("{system}: {source}"),
         figure: format!("{total} Kop/s, {core} Kop/s per core"),
     });
-    let line = Foreign {
+    let line = PaperFigure {
         source: "paper 3, Figure 9".to_owned(),
         what: "NFVDB from 5 to 85 virtual machines of one core".to_owned(),
         figure: "linear, 76 to 68 Kop/s per core".to_owned(),

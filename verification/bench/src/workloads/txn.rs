@@ -18,8 +18,8 @@
     reason = "few operations need their own arm, and a new one behaves like the others"
 )]
 
-use super::contents::Contents;
-use super::share::{self, Share};
+use super::support::contents::Contents;
+use super::support::share::{self, Share};
 use super::{
     ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec, wrong_answer,
 };
@@ -29,7 +29,7 @@ use crate::access::{
     TableSchema, Work,
 };
 use crate::random::{self, Distributions as _, Rng, draw};
-use crate::result::Verdict;
+use crate::result::RecordVerification;
 use nearstate_model::Result;
 
 /// Bytes of a context: 4,596 bits (paper 1, Table II).
@@ -107,7 +107,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 100_000,
     classes: &["operation", "after a conflict"],
-    foreign: &[],
+    paper_figures: &[],
     schema: StoreSchema { tables: &[TABLE] },
     caveats: &[],
 };
@@ -444,8 +444,12 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        let mut verdict = Verdict::default();
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
+        let mut verdict = RecordVerification::default();
         let mut hold = |is_right: bool, what: String| {
             if is_right {
                 verdict.right(true);

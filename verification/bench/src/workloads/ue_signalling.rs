@@ -13,7 +13,7 @@ mod transfer;
 mod machine;
 mod model;
 
-use super::identity::key as key_of;
+use super::support::identity::key as key_of;
 use super::{
     ClientPart, Overlapped, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec,
     wrong_answer,
@@ -24,12 +24,12 @@ use crate::access::{
 };
 use crate::operations::KEY_BYTES;
 use crate::random::{self, Distributions as _, RecordSequence, Rng};
-use crate::result::{Check, Verdict};
+use crate::result::{Check, RecordVerification};
 use crate::stat::as_f64;
 use batch::Batches;
 use gutis::{Gutis, by_guti_share, is_by_guti};
-use machine::Machine;
-use model::{Model, Ue};
+use machine::UeStateMachine;
+use model::{Ue, UeModel};
 use nearstate_model::Result;
 use nearstate_ue::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, Procedure, UeState, apply, blocks_touched,
@@ -116,7 +116,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     ],
     records: UES,
     classes: CLASSES,
-    foreign: &[
+    paper_figures: &[
         (
             "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
             "size of a context",
@@ -195,7 +195,7 @@ enum ProcedureSource {
     /// Table II's shares; UEs by the spread.
     Shares { sequence: RecordSequence, rng: Rng, next_ues: NextUes },
     /// The state machine.
-    Machine(Box<Machine>),
+    Machine(Box<UeStateMachine>),
 }
 
 /// The next UEs of single procedures, whose history is prefetched.
@@ -212,7 +212,7 @@ impl NextUes {
 
     /// Returns the next UE and draws another.
     #[inline]
-    fn next(&mut self, sequence: &mut RecordSequence, model: &Model) -> Option<Ue> {
+    fn next(&mut self, sequence: &mut RecordSequence, model: &UeModel) -> Option<Ue> {
         self.at = (self.at + 1) % DRAWN_AHEAD;
         let next = self.ues.get_mut(self.at)?;
         let drawn = Ue::of(sequence.next());
@@ -232,7 +232,7 @@ struct PendingProcedure {
 /// A client's UEs.
 #[derive(Debug)]
 struct Client {
-    model: Model,
+    model: UeModel,
     mode: TransferMode,
     source: ProcedureSource,
     procedures: Vec<PendingProcedure>,
@@ -249,11 +249,11 @@ struct Client {
 
 impl Client {
     fn new(parameters: &Parameters, client: usize, clients: usize) -> Result<Self> {
-        let model = Model::new(parameters, client, clients);
+        let model = UeModel::new(parameters, client, clients);
         let own = model.len();
         let seed = parameters.seed.wrapping_add((client as u64) << 32);
         let source = if parameters.variant.starts_with("machine") {
-            ProcedureSource::Machine(Box::new(Machine::new(own, seed)?))
+            ProcedureSource::Machine(Box::new(UeStateMachine::new(own, seed)?))
         } else {
             let mut sequence = RecordSequence::new(parameters.spread, own, seed)?;
             let next_ues = NextUes::new(&mut sequence);
@@ -468,8 +468,12 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
-        let mut verdict = Verdict::default();
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
+        let mut verdict = RecordVerification::default();
         if self.is_null_store {
             return Ok(verdict);
         }

@@ -15,12 +15,12 @@
 //! oldest record once a client has twice its initial number of records; and keys are scattered by
 //! an invertible multiplication, so that the results of a scan can be compared with the model.
 
-use super::record_model::{Mutation, RecordForm, RecordModel};
-use super::share::{self, Share};
+use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::share::{self, Share};
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, ScanRange, StoreSchema, TableId, TableSchema};
-use crate::random::{self, Distributions as _, RecordSequence, Rng, Spread, top_share};
-use crate::result::{Check, Verdict};
+use crate::random::{self, AccessDistribution, Distributions as _, RecordSequence, Rng, top_share};
+use crate::result::{Check, RecordVerification};
 use crate::stat::as_f64;
 use crate::table::counted;
 use nearstate_model::Result;
@@ -115,7 +115,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     ],
     records: 100_000,
     classes: &CLASSES,
-    foreign: &[],
+    paper_figures: &[],
     schema: StoreSchema { tables: &[FIELDED] },
     caveats: &[],
 };
@@ -144,7 +144,7 @@ impl WorkloadKind for Ycsb {
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
         let variant = Variant::of(parameters);
         let mut caveats = Vec::new();
-        if parameters.spread == Spread::Uniform && variant.rare != INSERT {
+        if parameters.spread == AccessDistribution::Uniform && variant.rare != INSERT {
             caveats.push(
                 "records are uniformly distributed; YCSB uses Zipf's law: --spread zipfian"
                     .to_owned(),
@@ -231,7 +231,7 @@ struct Client<const P: usize> {
     slots: u64,
     /// Records that the write in flight creates.
     inserting: u64,
-    spread: Spread,
+    spread: AccessDistribution,
     picked: Vec<u64>,
     reads: Vec<u64>,
     mutations: Vec<(u64, Mutation)>,
@@ -396,7 +396,11 @@ impl<const P: usize> Client<P> {
     }
 
     /// Scans the whole table, which must contain each record of this client once, in key order.
-    fn scan_all(&mut self, store: &mut Connection<'_>, verdict: &mut Verdict) -> Result<()> {
+    fn scan_all(
+        &mut self,
+        store: &mut Connection<'_>,
+        verdict: &mut RecordVerification,
+    ) -> Result<()> {
         let (mut from, mut own) = (b"user".to_vec(), 0);
         loop {
             let (mut last, mut is_ordered) = (from.clone(), true);
@@ -469,7 +473,11 @@ impl<const P: usize> Workload for Client<P> {
         Ok(())
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
         let mut verdict = self.model.verify(store, done)?;
         if self.variant.has_scans() {
             self.scan_all(store, &mut verdict)?;
@@ -494,7 +502,7 @@ impl<const P: usize> Workload for Client<P> {
             let [first, ..] = self.fields;
             checks.push(share::percent("field0, % of updates", 10.0, first, changes));
         }
-        if self.spread == Spread::Zipfian && !self.variant.has_inserts() {
+        if self.spread == AccessDistribution::Zipfian && !self.variant.has_inserts() {
             let expected = 100.0 * top_share();
             let name = "most frequent record, % of draws";
             checks.push(share::percent(name, expected, self.top + self.sequence.displaced(), all));

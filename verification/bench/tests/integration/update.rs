@@ -4,7 +4,7 @@ use nearstate_bench::access::{
     Connection, PartSet, PartsChange, RecordEntry, RecordRead, RecordWrite, StoreSchema, TableId,
     TableSchema, Work,
 };
-use nearstate_bench::targets::{self, Need};
+use nearstate_bench::targets::{self, DatabaseSpec};
 use nearstate_model::Result;
 
 static TABLES: [TableSchema; 2] =
@@ -41,15 +41,15 @@ fn a_client_that_lost_a_race_reads_again() {
     let dir = tempfile::tempdir().unwrap();
     let schema = StoreSchema { tables: &TABLES };
     let target = targets::named("region").unwrap();
-    let need = Need {
+    let spec = DatabaseSpec {
         schema,
         records: 100,
         record_bytes: 100,
         clients: 2,
         folder: dir.path().to_owned(),
-        ..Need::default()
+        ..DatabaseSpec::default()
     };
-    let database = target.start(&need).unwrap();
+    let database = target.start(&spec).unwrap();
     let connect = || target.connect(&database.address(), &schema).unwrap();
     let (mut one, mut other) = (connect(), connect());
     for (place, expected) in [(0, &["theirs+"][..]), (1, &["theirs+", "B"])] {

@@ -5,7 +5,7 @@ use nearstate_bench::access::{
     Body, Connection, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection,
 };
 use nearstate_bench::protocol::Fault;
-use nearstate_bench::random::Spread;
+use nearstate_bench::random::AccessDistribution;
 use nearstate_bench::targets::fault::FaultyConnection;
 use nearstate_bench::targets::region::RegionConnection;
 use nearstate_bench::targets::{self};
@@ -17,7 +17,11 @@ use tempfile::TempDir;
 const SEED: u64 = 7;
 
 fn parameters(kind: &dyn WorkloadKind, variant: &str, records: u64) -> Parameters {
-    let spread = if kind.name() == "ycsb" { Spread::Zipfian } else { Spread::Uniform };
+    let spread = if kind.name() == "ycsb" {
+        AccessDistribution::Zipfian
+    } else {
+        AccessDistribution::Uniform
+    };
     Parameters { records, variant: variant.to_owned(), spread, seed: SEED, ..Parameters::default() }
 }
 
@@ -312,7 +316,7 @@ fn invalid_parameters_are_refused() {
 
 #[test]
 fn workloads_have_the_figures_of_their_papers() {
-    let figures = |name: &str| workloads::named(name).unwrap().foreign();
+    let figures = |name: &str| workloads::named(name).unwrap().paper_figures();
     assert!(figures("tatp").iter().any(|f| f.what.contains("FaRM") && f.figure.contains("97")));
     assert!(figures("mme-insert").iter().any(|f| f.figure.contains("80 µs")));
     assert!(figures("mme-update").iter().any(|f| f.figure == "2"));

@@ -42,7 +42,7 @@ pub enum Stroke {
 }
 
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct ChartLine {
     pub colour: Colour,
     pub stroke: Stroke,
     /// The marker of its points: see [`marker_text`]; `None`: no marker.
@@ -56,7 +56,7 @@ pub struct Line {
 pub struct Lines {
     pub x: Axis,
     pub y: Axis,
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChartLine>,
     /// Positions of vertical rules on the x axis: the borders of rounds.
     pub rules: Vec<f64>,
     /// The range of the y axis, for charts that are compared with each other.
@@ -87,7 +87,7 @@ type Context<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale
 /// The picture; empty if there is nothing to draw.
 pub fn lines(chart: &Lines) -> String {
     let (x, y) = (&chart.x, &chart.y);
-    let lines: Vec<Line> = chart.lines.iter().map(|line| positioned(line, x, y)).collect();
+    let lines: Vec<ChartLine> = chart.lines.iter().map(|line| positioned(line, x, y)).collect();
     let points = || lines.iter().flat_map(|line| &line.points);
     let Some(x_scale) = Scale::of(x, points().map(|p| p.0), None) else { return String::new() };
     let y_scale = Scale::of(y, points().map(|p| p.1), chart.y_range);
@@ -101,7 +101,7 @@ fn draw(
     area: &Area<'_>,
     chart: &Lines,
     (x, y): (&Scale, &Scale),
-    lines: &[Line],
+    lines: &[ChartLine],
     rules: &[f64],
 ) -> Option<()> {
     let mut context = draw_axes(area, chart, x, y)?;
@@ -226,9 +226,9 @@ fn percentile_text(one_in: f64) -> String {
 }
 
 /// The line in the coordinates of the axes, without the points that have no position.
-fn positioned(line: &Line, x: &Axis, y: &Axis) -> Line {
+fn positioned(line: &ChartLine, x: &Axis, y: &Axis) -> ChartLine {
     let position = |(a, b): &(f64, f64)| Some((x.position(*a)?, y.position(*b)?));
-    Line { points: line.points.iter().filter_map(position).collect(), ..line.clone() }
+    ChartLine { points: line.points.iter().filter_map(position).collect(), ..line.clone() }
 }
 
 /// An axis's range and ticks, in its own coordinates.
@@ -325,7 +325,7 @@ mod tests {
 
     fn chart(points: Vec<(f64, f64)>) -> Lines {
         let stroke = Stroke::Plain;
-        let line = Line { colour: super::super::colour("x"), stroke, marker: Some(0), points };
+        let line = ChartLine { colour: super::super::colour("x"), stroke, marker: Some(0), points };
         let (x, y) = (axis(Unit::Number, false), axis(Unit::Nanoseconds, true));
         Lines { x, y, lines: vec![line], rules: vec![1.5], y_range: None }
     }

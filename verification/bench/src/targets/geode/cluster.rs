@@ -1,7 +1,7 @@
 //! The processes of a Geode cluster: their roles, heaps and readiness.
 
 use super::super::started::{ServerProcess, free_port};
-use super::super::{Database, Need};
+use super::super::{Database, DatabaseSpec};
 use super::cluster_state;
 use crate::peers::{Geode, installed};
 use nearstate_model::{Error, Result};
@@ -66,20 +66,20 @@ pub(super) fn layout(text: Option<&str>) -> Result<GeodeLayout> {
 
 /// The processes of a database.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(super) struct GeodeServers {
     address: String,
     all: Vec<ServerProcess>,
 }
 
-impl Cluster {
-    pub(super) fn start(need: &Need) -> Result<Self> {
-        let layout = layout(need.layout.as_deref())?;
+impl GeodeServers {
+    pub(super) fn start(spec: &DatabaseSpec) -> Result<Self> {
+        let layout = layout(spec.layout.as_deref())?;
         let (java, geode) = (installed("java", "geode")?, Geode::here()?);
         // A locator writes a file to its working directory.
         let (env, java) = (installed("env", "coreutils")?, java.to_string_lossy().into_owned());
         let locator = free_port()?;
         let port = locator.to_string();
-        let mut first = ServerProcess::new("geode's locator", need, &env, |folder| {
+        let mut first = ServerProcess::new("geode's locator", spec, &env, |folder| {
             let role = ["locator", &port, &folder.to_string_lossy()].map(str::to_owned);
             env_arguments(folder, &java, java_arguments(&geode, &[LOCATOR_HEAP.to_owned()], &role))
         })?;
@@ -90,9 +90,9 @@ impl Cluster {
             let gateway = free_port()?;
             let server = |folder: &Path| {
                 let ports = (number, gateway, locator);
-                env_arguments(folder, &java, server_arguments(&geode, need, &layout, ports, folder))
+                env_arguments(folder, &java, server_arguments(&geode, spec, &layout, ports, folder))
             };
-            all.push(ServerProcess::new("geode's server", need, &env, server)?);
+            all.push(ServerProcess::new("geode's server", spec, &env, server)?);
             addresses.push(format!("127.0.0.1:{gateway}"));
         }
         // Wait until each server knows the locator and all other servers. The first server comes
@@ -123,14 +123,14 @@ fn java_arguments(geode: &Geode, jvm: &[String], role: &[String]) -> Vec<OsStrin
 
 fn server_arguments(
     geode: &Geode,
-    need: &Need,
+    spec: &DatabaseSpec,
     layout: &GeodeLayout,
     (number, gateway, locator): (usize, u16, u16),
     folder: &Path,
 ) -> Vec<OsString> {
-    let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
+    let tags = spec.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
     let overhead = RECORD_OVERHEAD_BYTES.saturating_mul(1 + tags as u64);
-    let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(overhead));
+    let bytes = spec.records.saturating_mul(spec.record_bytes.saturating_add(overhead));
     // Half of a heap is reserved for the garbage collector.
     let heap = (bytes >> 20).saturating_mul(2).max(HEAP_MIB_MIN);
     // Without this property a transaction would not detect changes of the records that it read.
@@ -138,7 +138,7 @@ fn server_arguments(
     let mut role: Vec<String> = vec!["server".to_owned(), number.to_string(), gateway.to_string()];
     role.extend([locator.to_string(), folder.to_string_lossy().into_owned()]);
     role.extend([layout.name.to_owned(), layout.servers.to_string(), layout.copies.to_string()]);
-    for table in need.schema.tables {
+    for table in spec.schema.tables {
         let rules = table.tags.iter().map(|rule| if rule.is_unique { 'u' } else { 'n' });
         let rules = rules.collect::<String>();
         role.push(format!("{}:{}:{rules}", table.name, table.parts.len()));
@@ -146,7 +146,7 @@ fn server_arguments(
     java_arguments(geode, &jvm, &role)
 }
 
-impl Database for Cluster {
+impl Database for GeodeServers {
     fn address(&self) -> String {
         self.address.clone()
     }

@@ -3,7 +3,7 @@
 
 use super::{RegionConnection, RegionTarget, create};
 use crate::access::{StoreConnection, StoreSchema};
-use crate::targets::{Capabilities, Database, FileDatabase, Need, Target};
+use crate::targets::{Capabilities, Database, DatabaseSpec, FileDatabase, Target};
 use nearstate_model::{Error, Result};
 use nearstate_store::{NumaPolicy, PagesByNode, Region};
 use std::path::Path;
@@ -88,12 +88,12 @@ impl Target for NodeRegionTarget {
         RegionTarget.capabilities()
     }
 
-    fn folder_bytes(&self, need: &Need) -> u64 {
-        RegionTarget.folder_bytes(need)
+    fn folder_bytes(&self, spec: &DatabaseSpec) -> u64 {
+        RegionTarget.folder_bytes(spec)
     }
 
-    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        let file = create(need, NumaPolicy::Bind(vec![self.node]))?;
+    fn start(&self, spec: &DatabaseSpec) -> Result<Box<dyn Database>> {
+        let file = create(spec, NumaPolicy::Bind(vec![self.node]))?;
         Ok(Box::new(NodeDatabase { file, node: self.node }))
     }
 

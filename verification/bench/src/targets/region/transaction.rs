@@ -10,12 +10,12 @@ use nearstate_store::{Metadata, Txn, Values};
 use std::ops::Bound;
 
 /// Access to the records within a transaction.
-pub(super) struct InTransaction<'t, 's> {
+pub(super) struct RegionTransaction<'t, 's> {
     pub(super) txn: &'t Txn<'s>,
     pub(super) tables: &'t Tables,
 }
 
-impl InTransaction<'_, '_> {
+impl RegionTransaction<'_, '_> {
     #[inline]
     fn put_record(&self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         let (namespace, schema) = self.tables.at(table)?;
@@ -62,7 +62,7 @@ impl InTransaction<'_, '_> {
     }
 }
 
-impl StoreAccess for InTransaction<'_, '_> {
+impl StoreAccess for RegionTransaction<'_, '_> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(request.table())?;
         match request {

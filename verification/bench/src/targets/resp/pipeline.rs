@@ -192,7 +192,7 @@ mod tests {
         PartSet, PartsChange, StoreConnection as _, StoreSchema, TableId, TableSchema, TagRule,
     };
     use crate::parameters::Parameters;
-    use crate::random::Spread;
+    use crate::random::AccessDistribution;
     use crate::workloads::micro_tx::MicroTx;
     use crate::workloads::{Tally, WorkloadKind as _};
     use std::io::{Read, Write};
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_transaction_that_only_writes_is_one_message() {
-        let (variant, spread) = ("20".to_owned(), Spread::Uniform);
+        let (variant, spread) = ("20".to_owned(), AccessDistribution::Uniform);
         let parameters =
             Parameters { records: 100, variant, spread, seed: 1, ..Parameters::default() };
         let queued = b"+QUEUED\r\n".repeat(20);

@@ -10,14 +10,14 @@ use crate::targets::wire::Stream;
 use nearstate_model::Result;
 
 /// A connection between the first read and EXEC.
-pub(super) struct InTransaction<'c, S> {
+pub(super) struct RespTransaction<'c, S> {
     resp: &'c mut Resp<S>,
     queue: RespCommands,
     /// Records and tags that were read.
     reads: usize,
 }
 
-impl<'c, S: Stream> InTransaction<'c, S> {
+impl<'c, S: Stream> RespTransaction<'c, S> {
     pub(super) const fn new(resp: &'c mut Resp<S>, queue: RespCommands) -> Self {
         Self { resp, queue, reads: 0 }
     }
@@ -152,7 +152,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
 }
 
 /// Scans are not possible: WATCH covers keys, not ranges.
-impl<S: Stream> StoreAccess for InTransaction<'_, S> {
+impl<S: Stream> StoreAccess for RespTransaction<'_, S> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         match request {
             Request::Read { table, key, wanted } => {

@@ -4,7 +4,7 @@ use crate::operations::{KEY_BYTES, RecordKey};
 
 /// The key of `record`: a SUPI of type IMSI with a fixed length (TS 23.003).
 #[inline]
-pub(super) fn key(record: u64) -> RecordKey {
+pub(crate) fn key(record: u64) -> RecordKey {
     let mut out = [0; KEY_BYTES];
     let (high, low) = (record / 100_000_000, record % 100_000_000);
     // Fifteen digits: seven of the higher half, eight of the lower.

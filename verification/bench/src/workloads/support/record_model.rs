@@ -11,9 +11,9 @@ use self::rule::{ReceivedRecord, Rule};
 use super::batch::{Batch, BatchOp};
 use super::contents::Contents;
 use super::share::Share;
-use super::{Parameters, Tally, wrong_answer};
 use crate::access::{Connection, PARTS_MAX, PartSet, StoreReply, TableSchema};
-use crate::result::Verdict;
+use crate::result::RecordVerification;
+use crate::workloads::{Parameters, Tally, wrong_answer};
 use nearstate_model::{Error, Result};
 use std::fmt::Debug;
 
@@ -107,7 +107,7 @@ pub struct RecordModel<F, const P: usize> {
     read_slots: Vec<usize>,
     /// Replies that contradict the model, reported with the verdict: the null target returns
     /// arbitrary ones.
-    mismatches: Verdict,
+    mismatches: RecordVerification,
 }
 
 impl<F: RecordForm, const P: usize> RecordModel<F, P> {
@@ -132,7 +132,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
             is_transaction: false,
             batch: Batch::default(),
             read_slots: Vec::new(),
-            mismatches: Verdict::default(),
+            mismatches: RecordVerification::default(),
         })
     }
 
@@ -329,7 +329,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         &mut self,
         store: &mut Connection<'_>,
         done: &mut dyn FnMut(u64),
-    ) -> Result<Verdict> {
+    ) -> Result<RecordVerification> {
         let mut verdict = self.mismatches.clone();
         for first in (0..self.states.len()).step_by(BATCH_MAX) {
             let slots: Vec<usize> = (first..self.states.len().min(first + BATCH_MAX)).collect();
@@ -343,7 +343,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         &mut self,
         store: &mut Connection<'_>,
         slots: &[usize],
-        verdict: &mut Verdict,
+        verdict: &mut RecordVerification,
     ) -> Result<()> {
         let Self { rule, states, batch, .. } = self;
         batch.clear();

@@ -1,8 +1,8 @@
 //! The records of one client, and functions that all workloads share.
 
-use super::{Parameters, WorkloadKind};
 use crate::result::Check;
 use crate::stat::as_f64;
+use crate::workloads::{Parameters, WorkloadKind};
 use nearstate_model::{Error, Result};
 
 /// The records of one client: `count` of them from `first` on.
@@ -113,12 +113,18 @@ pub fn digits<const N: usize>(mut number: u64) -> [u8; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Spread;
+    use crate::random::AccessDistribution;
     use std::collections::BTreeSet;
 
     fn parameters(records: u64) -> Parameters {
         let variant = String::new();
-        Parameters { records, variant, spread: Spread::Uniform, seed: 1, ..Parameters::default() }
+        Parameters {
+            records,
+            variant,
+            spread: AccessDistribution::Uniform,
+            seed: 1,
+            ..Parameters::default()
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The expected replies of TATP's transactions, and the expected rows of a subscriber.
 
-use super::model::{Model, Subscriber};
+use super::model::{Subscriber, TatpModel};
 use super::requests::RequestKind;
 use super::rows::{
     BIT_1, DATA_A, STARTS, SUBSCRIBER_BYTES, TYPES, forwarding_key, number, subscriber_key,
@@ -34,7 +34,7 @@ pub const PROFILE_BYTES: usize = SUBSCRIBER_BYTES - 5;
 
 /// A transaction with its parameters.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct TatpRequest {
     pub kind: RequestKind,
     /// The index of the subscriber among the client's.
     pub slot: u32,
@@ -99,9 +99,9 @@ impl PendingUpdate {
     }
 }
 
-impl Model {
+impl TatpModel {
     /// Forwardings that `GET_NEW_DESTINATION` must find.
-    pub fn destinations(&self, request: &Request) -> u32 {
+    pub fn destinations(&self, request: &TatpRequest) -> u32 {
         let sf_type = request.row_type;
         let Some(subscriber) = self.of(request.slot).filter(|s| s.is_active(sf_type)) else {
             return 0;
@@ -135,7 +135,7 @@ impl Model {
     }
 
     /// True if these are the bytes of a part that a read of one row requests.
-    pub fn is_row(&self, request: &Request, part: usize, bytes: &[u8]) -> bool {
+    pub fn is_row(&self, request: &TatpRequest, part: usize, bytes: &[u8]) -> bool {
         if request.kind == RequestKind::GetSubscriberData {
             self.is_subscriber_part(request.slot, part, bytes)
         } else {
@@ -145,7 +145,7 @@ impl Model {
 
     /// True if a read of one row has the expected result: a row or none, with this number of right
     /// parts.
-    pub fn is_answer(&self, request: &Request, is_found: bool, right: u32) -> bool {
+    pub fn is_answer(&self, request: &TatpRequest, is_found: bool, right: u32) -> bool {
         if request.kind == RequestKind::GetSubscriberData {
             return is_found && right == 3;
         }

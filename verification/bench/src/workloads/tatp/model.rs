@@ -1,7 +1,7 @@
 //! The expected state of each of a client's subscribers, in 36 bytes each: the fields that change,
 //! and which rows exist. Everything else follows from the seed.
 
-use super::super::share::Share;
+use super::super::support::share::Share;
 use super::population::{Fresh, fresh_access, fresh_forwarding};
 use super::rows::{
     ACCESS_BYTES, BIT_1, DATA_A, FORWARDING_BYTES, FieldDraws as _, IS_ACTIVE, STARTS, TYPES,
@@ -115,14 +115,14 @@ impl Subscriber {
 
 /// All of a client's subscribers.
 #[derive(Debug)]
-pub struct Model {
+pub struct TatpModel {
     seed: u64,
     /// The id of the first.
     first: u32,
     subscribers: Vec<Subscriber>,
 }
 
-impl Model {
+impl TatpModel {
     /// The fresh database's.
     pub fn fresh(seed: u64, share: Share) -> Self {
         let first = u32::try_from(share.first + 1).unwrap_or(u32::MAX);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_new_subscriber_equals_its_rows() {
-        let model = Model::fresh(5, Share { first: 10, count: 50, all: 100 });
+        let model = TatpModel::fresh(5, Share { first: 10, count: 50, all: 100 });
         assert_eq!(model.count(), 50);
         for slot in 0..50 {
             let (subscriber, fresh) = (model.of(slot).unwrap(), model.drawn(slot));
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn an_inserted_forwarding_is_another_row_each_time() {
-        let mut model = Model::fresh(5, Share { first: 0, count: 1, all: 1 });
+        let mut model = TatpModel::fresh(5, Share { first: 0, count: 1, all: 1 });
         let mut seen = Vec::new();
         for _ in 0..40 {
             let subscriber = model.of_mut(0).unwrap();

@@ -12,7 +12,7 @@
 //!
 //! Numbers in keys are big-endian, so that keys sort in the order of the numbers.
 
-use super::super::share::digits;
+use super::super::support::share::digits;
 use crate::random::Rng;
 
 /// A subscriber's number: `s_id` in fifteen digits.

@@ -1,12 +1,12 @@
 //! A client of TATP: draws transactions, runs them, and compares answers with the model.
 
-use super::super::batch::{Batch, BatchOp};
-use super::super::share::{self, Share};
+use super::super::support::batch::{Batch, BatchOp};
+use super::super::support::share::{self, Share};
 use super::super::{Tally, Workload, wrong_answer};
 use super::expected::{
-    ACCESS, BIT, DATA, FACILITY, FORWARDING, LOCATION, PendingUpdate, ROW, Request, SUBSCRIBER,
+    ACCESS, BIT, DATA, FACILITY, FORWARDING, LOCATION, PendingUpdate, ROW, SUBSCRIBER, TatpRequest,
 };
-use super::model::Model;
+use super::model::TatpModel;
 use super::requests::{KINDS, RequestKind, fold, reach};
 use super::rows::{IS_ACTIVE, STARTS, TYPES, forwarding_key, number, subscriber_key, typed_key};
 use crate::access::{
@@ -14,7 +14,7 @@ use crate::access::{
     StoreReply,
 };
 use crate::random::{self, Distributions as _, Rng, draw};
-use crate::result::{Check, Verdict};
+use crate::result::{Check, RecordVerification};
 use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 
@@ -24,16 +24,16 @@ const TOGETHER: usize = 64;
 /// A client and its subscribers.
 #[derive(Debug)]
 pub struct Client {
-    model: Model,
+    model: TatpModel,
     rng: Rng,
     batch: Batch,
     /// Replies of the run that contradict the model.
-    mismatches: Verdict,
+    mismatches: RecordVerification,
     pending: Option<(u32, PendingUpdate)>,
     key: Vec<u8>,
-    requests: Vec<Request>,
+    requests: Vec<TatpRequest>,
     /// Reads that are sent together.
-    requested: Vec<Request>,
+    requested: Vec<TatpRequest>,
     runs: [u64; 7],
     successes: [u64; 7],
 }
@@ -45,10 +45,10 @@ impl Client {
             detail: format!("{} subscribers: ids have 32 bits", share.all),
         })?;
         Ok(Self {
-            model: Model::fresh(seed, share),
+            model: TatpModel::fresh(seed, share),
             rng: random::rng(draw(seed, share.first, 1)),
             batch: Batch::default(),
-            mismatches: Verdict::default(),
+            mismatches: RecordVerification::default(),
             pending: None,
             key: Vec::new(),
             requests: Vec::new(),
@@ -67,7 +67,7 @@ impl Client {
         u32::try_from(s_id - 1).unwrap_or(0)
     }
 
-    fn draw(&mut self) -> Request {
+    fn draw(&mut self) -> TatpRequest {
         let mut rest = self.rng.below(100);
         let mut kind = RequestKind::GetSubscriberData;
         for one in KINDS {
@@ -81,7 +81,7 @@ impl Client {
         let word = self.rng.u64(..);
         let [first, second, third, _, value @ ..] = word.to_le_bytes();
         let hour = |sides: u8, byte: u8| u8::try_from((u16::from(byte) * u16::from(sides)) >> 8);
-        Request {
+        TatpRequest {
             kind,
             slot,
             row_type: 1 + (first & 3),
@@ -105,8 +105,8 @@ impl Client {
     }
 
     /// The number of rows that the transaction must find (`None`: it fails); counts the outcome.
-    fn count(&mut self, request: &Request, tally: &mut Tally) -> u32 {
-        let Request { kind, row_type, start, .. } = *request;
+    fn count(&mut self, request: &TatpRequest, tally: &mut Tally) -> u32 {
+        let TatpRequest { kind, row_type, start, .. } = *request;
         let Some(subscriber) = self.model.of(request.slot) else { return 0 };
         let found = u32::from(match kind {
             RequestKind::GetSubscriberData | RequestKind::UpdateLocation => true,
@@ -123,13 +123,13 @@ impl Client {
         found
     }
 
-    fn counted(&mut self, request: &Request, tally: &mut Tally) -> u32 {
+    fn counted(&mut self, request: &TatpRequest, tally: &mut Tally) -> u32 {
         let found = self.model.destinations(request);
         self.add(request, found, tally);
         found
     }
 
-    fn add(&mut self, request: &Request, found: u32, tally: &mut Tally) {
+    fn add(&mut self, request: &TatpRequest, found: u32, tally: &mut Tally) {
         let (kind, will) = (request.kind, found > 0);
         tally.count(kind.index());
         tally.unsuccessful += u64::from(!will);
@@ -142,7 +142,7 @@ impl Client {
     }
 
     #[cold]
-    fn wrong(&mut self, request: &Request) {
+    fn wrong(&mut self, request: &TatpRequest) {
         let s_id = self.model.s_id(request.slot);
         self.mismatches
             .wrong(|| format!("{} of subscriber {s_id}: not as it must be", request.kind.name()));
@@ -152,7 +152,7 @@ impl Client {
     fn read_row(
         &mut self,
         store: &mut Connection<'_>,
-        request: &Request,
+        request: &TatpRequest,
         tally: &mut Tally,
     ) -> Result<()> {
         let Self { model, .. } = self;
@@ -219,7 +219,7 @@ impl Client {
     fn destination(
         &mut self,
         store: &mut Connection<'_>,
-        request: &Request,
+        request: &TatpRequest,
         (expected, tally): (u32, &mut Tally),
     ) -> Result<()> {
         let Self { model, .. } = self;
@@ -264,7 +264,7 @@ impl Client {
     fn update(
         &mut self,
         store: &mut Connection<'_>,
-        request: &Request,
+        request: &TatpRequest,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
         let [bit_1, data_a, ..] = request.value.to_le_bytes();
@@ -290,7 +290,7 @@ impl Client {
     }
 
     /// Finds a subscriber by its number: its key, which must be the right one.
-    fn find(&mut self, store: &mut Connection<'_>, request: &Request) -> Result<bool> {
+    fn find(&mut self, store: &mut Connection<'_>, request: &TatpRequest) -> Result<bool> {
         let s_id = self.model.s_id(request.slot);
         let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
         store.find(SUBSCRIBER, tag, PartSet::one(BIT), &mut self.key, &mut |_, _| {})?;
@@ -301,7 +301,7 @@ impl Client {
     fn locate(
         &mut self,
         store: &mut Connection<'_>,
-        request: &Request,
+        request: &TatpRequest,
         tally: &mut Tally,
     ) -> Result<()> {
         let is_right = self.find(store, request)?;
@@ -319,7 +319,7 @@ impl Client {
     fn delete(
         &mut self,
         store: &mut Connection<'_>,
-        request: &Request,
+        request: &TatpRequest,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
         let is_right = self.find(store, request)?;
@@ -337,7 +337,7 @@ impl Client {
     fn insert(
         &mut self,
         store: &mut Connection<'_>,
-        request: &Request,
+        request: &TatpRequest,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
         let forwarding @ (sf_type, start) = (request.row_type, request.start);
@@ -369,7 +369,7 @@ impl Client {
     }
 
     /// Applies the write that was answered to the model.
-    fn complete(&mut self, request: &Request, is_right: bool) {
+    fn complete(&mut self, request: &TatpRequest, is_right: bool) {
         if let Some((slot, pending)) = self.pending.take()
             && let Some(subscriber) = self.model.of_mut(slot)
         {
@@ -438,7 +438,7 @@ impl Workload for Client {
         self.draw_all(count);
         self.requested.clear();
         if let [
-            request @ Request {
+            request @ TatpRequest {
                 kind: RequestKind::GetSubscriberData | RequestKind::GetAccessData,
                 ..
             },
@@ -486,7 +486,11 @@ impl Workload for Client {
         }
     }
 
-    fn verify(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<Verdict> {
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
         let mut verdict = self.mismatches.clone();
         for slot in 0..self.model.count() {
             self.compare(store, slot, &mut verdict)?;
@@ -531,7 +535,7 @@ impl Client {
         &mut self,
         store: &mut Connection<'_>,
         slot: u32,
-        verdict: &mut Verdict,
+        verdict: &mut RecordVerification,
     ) -> Result<()> {
         let Self { model, batch, key, .. } = self;
         batch.clear();

@@ -43,7 +43,7 @@ struct UeEntry {
 /// The machine. It is a timer wheel: each slot has a list of the UEs that leave their state at its
 /// tick.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct UeStateMachine {
     entries: Vec<UeEntry>,
     /// The first UE of each slot.
     slots: Vec<u32>,
@@ -52,7 +52,7 @@ pub(super) struct Machine {
     due: Vec<u32>,
 }
 
-impl Machine {
+impl UeStateMachine {
     /// UEs in the stationary distribution of states.
     pub(super) fn new(ues: u64, seed: u64) -> Result<Self> {
         let count = u32::try_from(ues).ok().filter(|count| *count < NO_UE);

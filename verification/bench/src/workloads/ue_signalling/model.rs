@@ -82,7 +82,7 @@ const fn product(pair: u128, key: u64) -> u64 {
 
 /// The model of a client's UEs.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(super) struct UeModel {
     seed: u64,
     client: u64,
     clients: u64,
@@ -104,7 +104,7 @@ const fn kind_of(procedure: Procedure) -> Option<usize> {
     }
 }
 
-impl Model {
+impl UeModel {
     /// The model of the UEs `client`, `client + clients`, ...
     pub(super) fn new(parameters: &Parameters, client: usize, clients: usize) -> Self {
         let (client, clients) = (client as u64, clients.max(1) as u64);

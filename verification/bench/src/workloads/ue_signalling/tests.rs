@@ -179,7 +179,7 @@ fn a_machine_starts_in_its_stationary_distribution() {
 
 #[test]
 fn the_machine_emits_only_legal_procedures_of_different_ues() {
-    let mut machine = Machine::new(500, 3).unwrap();
+    let mut machine = UeStateMachine::new(500, 3).unwrap();
     let mut states: Vec<_> = (0..500).map(|ue| machine.state(ue)).collect();
     for _ in 0..2_000 {
         let mut batch = std::collections::BTreeSet::new();

@@ -5,8 +5,8 @@ use super::{Mutation, PendingWrite, RecordForm, RecordState};
 use crate::access::{Connection, PARTS_MAX, PartSet, StoreReply, TableId, TableSchema};
 use crate::random::draw;
 use crate::table::counted;
-use crate::workloads::batch::{Batch, BatchOp};
-use crate::workloads::contents::Contents;
+use crate::workloads::support::batch::{Batch, BatchOp};
+use crate::workloads::support::contents::Contents;
 use crate::workloads::wrong_answer;
 use nearstate_model::Result;
 
