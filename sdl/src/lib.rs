@@ -26,6 +26,20 @@
 //! # }
 //! ```
 //!
+//! `redis:`, and `local:` over a ring, have a connection that can be lost during an operation:
+//!
+//! | operation | after a lost connection |
+//! |---|---|
+//! | `is_ready`, `get`, `visit` | repeated once, over a new connection |
+//! | `list_keys`, `find_keys` | ring: repeats the step once; Redis: all steps, at most 3 times |
+//! | `set`, `set_if`, `set_if_not_exists` | not repeated: [`ErrorKind::OperationInterrupted`] |
+//! | `remove`, `remove_if` | not repeated: `OperationInterrupted` |
+//! | `remove_all` | lists as above; a removal is not repeated: `OperationInterrupted` |
+//!
+//! A change that is interrupted was executed completely or not at all; of `remove_all` some records
+//! may be gone. Nothing is repeated after the time limit (`timeout` of the URL): the operation ends
+//! with `OperationInterrupted`.
+//!
 //! [`WatchFd`] gives a watch of a region's records a file descriptor, for event loops.
 //!
 //! Without the feature `redis`, which is on by default, `redis:` URLs are not supported.
@@ -41,7 +55,7 @@ mod open;
 pub mod redis_storage;
 pub mod local_storage;
 pub mod region_storage;
-mod server;
+mod remote;
 mod region_url;
 pub mod storage;
 mod validate;

@@ -21,7 +21,7 @@ use nearstate_store::{Error as StoreError, since_boot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::region_storage::RegionStorage;
 use crate::region_url::boolean;
-use crate::server::{
+use crate::remote::{
     BATCH_KEYS, TIMEOUT, duration, escaped, is_unreachable, redis_key, remove_in_batches,
     wait_ready,
 };
@@ -277,9 +277,9 @@ impl LocalStorage {
         }
     }
 
-    /// As `request`, for a read-only request: retries over a new ring if the old one has ended, as
-    /// after a restart of the node.
-    fn request_retrying(&mut self, args: &[&[u8]]) -> Result<RespReply> {
+    /// As `request`, for an idempotent request: repeats it once over a new ring if the old one has
+    /// ended, as after a restart of the node.
+    fn request_idempotent(&mut self, args: &[&[u8]]) -> Result<RespReply> {
         let was_open = matches!(self.open, LocalConnection::Ring(_));
         let start = Instant::now();
         match self.request(args) {
@@ -319,7 +319,7 @@ impl LocalStorage {
         let mut cursor = b"0".to_vec();
         loop {
             let scan: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", &whole, b"COUNT", count.as_bytes()];
-            let RespReply::Array(step) = self.request_retrying(&scan)? else {
+            let RespReply::Array(step) = self.request_idempotent(&scan)? else {
                 return Err(unexpected_reply("SCAN"));
             };
             let [RespReply::Bulk(next), RespReply::Array(found)] = step.as_slice() else {
@@ -353,7 +353,7 @@ impl SyncStorage for LocalStorage {
         validate::namespace(namespace)?;
         let ready = match self.region() {
             Ok(Some(region)) => region.is_ready(namespace),
-            Ok(None) => self.request_retrying(&[b"PING"]).map(|_| true),
+            Ok(None) => self.request_idempotent(&[b"PING"]).map(|_| true),
             Err(error) => Err(error),
         };
         match ready {
@@ -422,7 +422,7 @@ impl SyncStorage for LocalStorage {
             return Ok(());
         }
         let named: Vec<_> = keys.iter().map(|key| redis_key(namespace, key)).collect();
-        let RespReply::Array(values) = self.request_retrying(&with_keys(b"MGET", &named))? else {
+        let RespReply::Array(values) = self.request_idempotent(&with_keys(b"MGET", &named))? else {
             return Err(unexpected_reply("MGET"));
         };
         for (key, value) in keys.iter().zip(values) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use redis::{Client, Cmd, Connection, ErrorKind as RedisKind, FromRedisValue, RedisError};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::server::{
+use crate::remote::{
     BATCH_KEYS, TIMEOUT, duration, escaped, is_unreachable, kind_of_code, redis_key,
     remove_in_batches, wait_ready,
 };
@@ -81,9 +81,9 @@ impl RedisStorage {
         reply.map_err(|error| self.failed(&error))
     }
 
-    /// As `request`, for a read-only command: retries over a new connection if the old one has
-    /// ended, as after a restart of the server.
-    fn request_retrying<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
+    /// As `request`, for an idempotent command: repeats it once over a new connection if the old
+    /// one has ended, as after a restart of the server.
+    fn request_idempotent<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
         let was_connected = self.connection.is_some();
         match command.query(self.connection()?) {
             Err(error) if was_connected && error.is_connection_dropped() && !error.is_timeout() => {
@@ -126,7 +126,7 @@ impl RedisStorage {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(whole).arg("COUNT").arg(BATCH_KEYS);
             let reply: (u64, Vec<Vec<u8>>) = if cursor == 0 {
-                self.request_retrying(&scan)?
+                self.request_idempotent(&scan)?
             } else {
                 match scan.query(self.connection()?) {
                     Err(error) if error.is_connection_dropped() && !error.is_timeout() => {
@@ -206,7 +206,7 @@ fn take_timeout(url: &str) -> Result<(String, Duration)> {
 impl SyncStorage for RedisStorage {
     fn is_ready(&mut self, namespace: &str) -> Result<bool> {
         validate::namespace(namespace)?;
-        match self.request_retrying::<()>(&redis::cmd("PING")) {
+        match self.request_idempotent::<()>(&redis::cmd("PING")) {
             Ok(()) => Ok(true),
             Err(error) if is_unreachable(error.kind) => Ok(false),
             Err(error) => Err(error),
@@ -257,7 +257,7 @@ impl SyncStorage for RedisStorage {
         for key in keys {
             command.arg(redis_key(namespace, key));
         }
-        let values: Vec<Option<Vec<u8>>> = self.request_retrying(&command)?;
+        let values: Vec<Option<Vec<u8>>> = self.request_idempotent(&command)?;
         for (key, value) in keys.iter().zip(values) {
             if let Some(value) = value {
                 each(key, &value);

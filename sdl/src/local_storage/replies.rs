@@ -1,7 +1,7 @@
 //! The kinds of errors of a node on this host, from the codes of its replies.
 
 use crate::error::{Error, ErrorKind};
-use crate::server::kind_of_code;
+use crate::remote::kind_of_code;
 
 /// A part of the refusal of a node whose clients are as many as it may have.
 const TOO_MANY_CLIENTS: &str = "max number of clients reached";
