@@ -7,7 +7,7 @@
 
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 use crate::level::ClusterLevel;
-use crate::limits::COMMAND_BYTES_MAX;
+use crate::limits::CLUSTER_COMMAND_BYTES_MAX;
 use crate::position::LogPosition;
 use std::fmt;
 
@@ -222,7 +222,7 @@ impl Command {
         }
     }
 
-    /// The bytes of the command, at most [`COMMAND_BYTES_MAX`].
+    /// The bytes of the command, at most [`CLUSTER_COMMAND_BYTES_MAX`].
     pub fn encode(&self) -> Vec<u8> {
         let (kind, number, host, held) = match *self {
             Self::Register { process, host, .. } => (11, process, host.0, None),
@@ -241,7 +241,7 @@ impl Command {
             Self::Renew { revision, host, .. } => (14, revision.0, host.0, None),
             Self::Finalize { level } => (15, level.0.into(), 0, None),
         };
-        let mut bytes = Vec::with_capacity(COMMAND_BYTES_MAX);
+        let mut bytes = Vec::with_capacity(CLUSTER_COMMAND_BYTES_MAX);
         bytes.extend([FORMAT, kind]);
         bytes.extend(self.partition().map_or(0, |partition| partition.0).to_le_bytes());
         bytes.extend(number.to_le_bytes());

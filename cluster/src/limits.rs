@@ -16,7 +16,7 @@ pub const PARTITIONS_MAX: usize = 256;
 pub const NAME_BYTES_MAX: usize = 255;
 
 /// Bytes of an encoded command, exact for the longest kind. A longer input is no command.
-pub const COMMAND_BYTES_MAX: usize = 64;
+pub const CLUSTER_COMMAND_BYTES_MAX: usize = 64;
 
 /// The shortest lease: three scheduler ticks of a busy machine, and several round trips.
 pub const LEASE_MS_MIN: u32 = 300;

@@ -15,8 +15,9 @@ use nearstate_model::Result;
 /// [`EngineEvent::Restored`], so a node that is stopped holds no memory.
 const EVENTS_MAX: usize = 1024;
 
-/// The largest command, in bytes. The commands of a cluster have some ten bytes.
-pub const COMMAND_BYTES_MAX: usize = 4096;
+/// The largest command that an engine decides, in bytes. The commands of a cluster have some ten
+/// bytes.
+pub const ENGINE_COMMAND_BYTES_MAX: usize = 4096;
 
 /// The largest snapshot of a state machine, in bytes.
 pub const SNAPSHOT_BYTES_MAX: usize = 1 << 20;

@@ -36,7 +36,7 @@ pub use cluster::{
     KnownOwner, MemberStatus, OperatorOutcome,
 };
 pub use consensus::{
-    COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
+    ConsensusEngine, ENGINE_COMMAND_BYTES_MAX, EngineEvent, EngineState, EngineStatus, EventWaker,
     SNAPSHOT_BYTES_MAX, StateMachine,
 };
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};

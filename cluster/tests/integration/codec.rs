@@ -34,7 +34,7 @@ fn commands() -> Vec<Command> {
 fn a_command_survives_its_encoding() {
     for (index, command) in commands().into_iter().enumerate() {
         let bytes = command.encode();
-        assert!(bytes.len() <= nearstate_cluster::limits::COMMAND_BYTES_MAX);
+        assert!(bytes.len() <= nearstate_cluster::limits::CLUSTER_COMMAND_BYTES_MAX);
         assert_eq!(usize::from(bytes[1]), index + 1, "the kinds are numbered from 1");
         assert_eq!(Command::decode(&bytes), Ok(command));
         assert!(Command::decode(&bytes[..bytes.len() - 1]).is_err());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use nearstate_model::{Error, Result};
 use nearstate_node::{
-    COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
+    ConsensusEngine, ENGINE_COMMAND_BYTES_MAX, EngineEvent, EngineState, EngineStatus, EventWaker,
 };
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
@@ -203,8 +203,9 @@ async fn propose(shared: &EtcdShared, command: &[u8], max: Duration) -> Result<u
 }
 
 fn check_command(command: &[u8]) -> Result<()> {
-    if command.len() > COMMAND_BYTES_MAX {
-        let detail = format!("a command of {} bytes, at most {COMMAND_BYTES_MAX}", command.len());
+    if command.len() > ENGINE_COMMAND_BYTES_MAX {
+        let detail =
+            format!("a command of {} bytes, at most {ENGINE_COMMAND_BYTES_MAX}", command.len());
         return Err(Error::BadArgument { detail });
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_node::{
-    COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
+    ConsensusEngine, ENGINE_COMMAND_BYTES_MAX, EngineEvent, EngineState, EngineStatus, EventWaker,
 };
 use openraft::BasicNode;
 use openraft::error::{ClientWriteError, InitializeError, RaftError};
@@ -269,8 +269,9 @@ pub(crate) async fn report_of(
 }
 
 fn check_command(command: &[u8]) -> Result<()> {
-    if command.len() > COMMAND_BYTES_MAX {
-        let detail = format!("a command of {} bytes, at most {COMMAND_BYTES_MAX}", command.len());
+    if command.len() > ENGINE_COMMAND_BYTES_MAX {
+        let detail =
+            format!("a command of {} bytes, at most {ENGINE_COMMAND_BYTES_MAX}", command.len());
         return Err(Error::BadArgument { detail });
     }
     Ok(())

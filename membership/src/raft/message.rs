@@ -5,7 +5,7 @@
 
 use std::io;
 
-use nearstate_node::{COMMAND_BYTES_MAX, SNAPSHOT_BYTES_MAX, SharedSettings};
+use nearstate_node::{ENGINE_COMMAND_BYTES_MAX, SNAPSHOT_BYTES_MAX, SharedSettings};
 use nearstate_wire::SettingsSummary;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
@@ -137,7 +137,7 @@ impl MemberRequest {
 }
 
 fn check_command(command: &[u8]) -> Result<(), String> {
-    if command.len() > COMMAND_BYTES_MAX {
+    if command.len() > ENGINE_COMMAND_BYTES_MAX {
         return Err(format!("a command of {} bytes", command.len()));
     }
     Ok(())
