@@ -5,7 +5,7 @@ use crate::effect::Effects;
 use crate::id::{HostId, Monotonic, PartitionId};
 use crate::input::HostInput;
 use crate::member::PartitionMember;
-use crate::region::RegionFacts;
+use crate::region::RegionState;
 use crate::role::MemberRole;
 use crate::state::ClusterState;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub struct Host {
     degrade_after: Option<u64>,
     members: BTreeMap<PartitionId, PartitionMember>,
     /// Facts of regions whose partition is not known yet.
-    early: BTreeMap<PartitionId, RegionFacts>,
+    early: BTreeMap<PartitionId, RegionState>,
 }
 
 impl Host {

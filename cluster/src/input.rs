@@ -2,7 +2,7 @@
 
 use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
 use crate::position::LogPosition;
-use crate::region::RegionFacts;
+use crate::region::RegionState;
 use crate::state::ClusterState;
 
 /// Numbers the connections between this host and another one for one partition. A later connection
@@ -25,7 +25,7 @@ pub enum HostInput<'a> {
         /// Of which partition.
         partition: PartitionId,
         /// What it says.
-        facts: RegionFacts,
+        facts: RegionState,
     },
     /// To an owner: a follower has connected in this view, and its hello was accepted.
     Connected {

@@ -32,7 +32,7 @@ pub use level::ClusterLevel;
 pub use log_ends::LogEnds;
 pub use operator::{OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask, OperatorWait};
 pub use position::LogPosition;
-pub use region::{CopyState, MemberRecord, RegionFacts};
+pub use region::{CopyState, MemberRecord, RegionState};
 pub use role::MemberRole;
 pub use snapshot::SnapshotError;
 pub use state::ClusterState;

@@ -13,7 +13,7 @@ use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
 use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES};
 use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
-use crate::region::{CopyState, RegionFacts};
+use crate::region::{CopyState, RegionState};
 use crate::role::{MemberRole, role_of};
 use crate::switches::{Switch, Switches};
 
@@ -26,7 +26,7 @@ pub(crate) struct PartitionMember {
     switches: Switches,
     pub(crate) degrade_after: Option<u64>,
     group: GroupState,
-    facts: Option<RegionFacts>,
+    facts: Option<RegionState>,
     /// When this process learned of the present view and phase.
     phase_began: Monotonic,
     /// The last renewal of a degraded owner's lease that was applied, and when this host saw it.
@@ -93,7 +93,7 @@ impl PartitionMember {
         }
     }
 
-    pub(crate) fn region(&mut self, read: RegionFacts) {
+    pub(crate) fn region(&mut self, read: RegionState) {
         let facts = self.merged(read);
         let was_there = self.facts.is_some_and(|known| known.copy != CopyState::Empty);
         if was_there && facts.copy == CopyState::Empty {
@@ -109,7 +109,7 @@ impl PartitionMember {
     }
 
     /// Facts may have been read before the last effects were carried out.
-    fn merged(&self, read: RegionFacts) -> RegionFacts {
+    fn merged(&self, read: RegionState) -> RegionState {
         let Some(known) = self.facts else { return read };
         let mut facts = read;
         facts.record.view = read.record.view.max(known.record.view);
@@ -137,7 +137,7 @@ impl PartitionMember {
 
     /// A complete copy is frozen in each view before its host acts in that view, so that what it
     /// holds is known. Returns whether that is still to be done.
-    fn freeze(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) -> bool {
+    fn freeze(&mut self, now: Monotonic, facts: RegionState, effects: &mut Effects) -> bool {
         let is_following = matches!(self.activity, MemberActivity::Following(..));
         let is_due = matches!(facts.copy, CopyState::Follower(_)) && !is_following;
         let (partition, view) = (self.partition(), self.group.view());
@@ -187,7 +187,7 @@ impl PartitionMember {
         self.facts.map(|facts| self.role_with(facts))
     }
 
-    fn role_with(&self, facts: RegionFacts) -> MemberRole {
+    fn role_with(&self, facts: RegionState) -> MemberRole {
         let role = role_of((self.me, self.process), &self.group, &facts, self.switches);
         let is_lost = role == MemberRole::Serving && self.is_outdated();
         if is_lost { MemberRole::Lost } else { role }
@@ -261,7 +261,7 @@ impl PartitionMember {
     }
 
     /// Freezes the copy, waits for the end of the promise, and reports.
-    fn seal(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
+    fn seal(&mut self, now: Monotonic, facts: RegionState, effects: &mut Effects) {
         let (partition, view, host) = (self.partition(), self.group.view(), self.me);
         self.store_view(effects);
         let (CopyState::Follower(_) | CopyState::Owner { .. }) = facts.copy else { return };
@@ -296,7 +296,7 @@ impl PartitionMember {
             || self.switches.is_off(Switch::ReportAfterRenewal)
     }
 
-    fn promote(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
+    fn promote(&mut self, now: Monotonic, facts: RegionState, effects: &mut Effects) {
         self.store_view(effects);
         let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
         let origin = self.group.origin();
@@ -304,7 +304,7 @@ impl PartitionMember {
         if self.switches.is_off(Switch::PromoteFirst)
             && matches!(facts.copy, CopyState::Follower(_))
         {
-            self.facts = Some(RegionFacts { copy: CopyState::Owner { origin }, ..facts });
+            self.facts = Some(RegionState { copy: CopyState::Owner { origin }, ..facts });
         }
         self.repeat(now, HostEffect::Promote { partition, view, origin, seal }, effects);
     }
@@ -321,7 +321,7 @@ impl PartitionMember {
         }
     }
 
-    fn serve(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
+    fn serve(&mut self, now: Monotonic, facts: RegionState, effects: &mut Effects) {
         let (partition, view) = (self.partition(), self.group.view());
         self.store_owner(None, effects);
         if !matches!(self.activity, MemberActivity::Serving(..)) {
@@ -369,7 +369,7 @@ impl PartitionMember {
 
     fn raise_words(
         &mut self,
-        facts: RegionFacts,
+        facts: RegionState,
         (replicated, lease_until, floor): (u64, Monotonic, u64),
         effects: &mut Effects,
     ) {
@@ -388,7 +388,7 @@ impl PartitionMember {
             self.floor = floor;
             effects.push(HostEffect::SetFloor { partition, position: floor });
         }
-        self.facts = Some(RegionFacts {
+        self.facts = Some(RegionState {
             replicated: facts.replicated.max(replicated),
             lease_until: facts.lease_until.max(lease_until),
             ..facts
@@ -412,7 +412,7 @@ impl PartitionMember {
         let (MemberActivity::Serving(_, owner), Some(facts)) = (&self.activity, self.facts) else {
             return;
         };
-        let RegionFacts { record, replicated, lease_until, .. } = facts;
+        let RegionState { record, replicated, lease_until, .. } = facts;
         let words = OwnerWords { replicated, lease_until };
         let wanted = owner.wanted(now, self.me, &self.group, (&record, &words));
         let (partition, revision) = (self.partition(), self.group.revision());
@@ -445,7 +445,7 @@ impl PartitionMember {
     fn follow(
         &mut self,
         now: Monotonic,
-        facts: RegionFacts,
+        facts: RegionState,
         start: FollowStart,
         effects: &mut Effects,
     ) {
@@ -484,7 +484,7 @@ impl PartitionMember {
     }
 
     /// Keeps an outdated copy while too few others are complete, then discards it.
-    fn discard(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
+    fn discard(&mut self, now: Monotonic, facts: RegionState, effects: &mut Effects) {
         self.store_view(effects);
         let needed = self.group.acknowledgements();
         let is_settled = self.group.full().len() >= needed;

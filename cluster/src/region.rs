@@ -63,10 +63,10 @@ impl MemberRecord {
     }
 }
 
-/// Everything that the region of a partition says, read at the start of the host's process and
+/// The state that the region of a partition has stored, read at the start of the host's process and
 /// again after each effect that changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RegionFacts {
+pub struct RegionState {
     /// The copy.
     pub copy: CopyState,
     /// What was stored.
@@ -79,7 +79,7 @@ pub struct RegionFacts {
     pub lease_until: Monotonic,
 }
 
-impl RegionFacts {
+impl RegionState {
     /// A new region.
     pub const NEW: Self = Self {
         copy: CopyState::Empty,

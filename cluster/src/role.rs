@@ -4,7 +4,7 @@ use crate::effect::FollowStart;
 use crate::group::{AcceptedLoss, GroupPhase, GroupState};
 use crate::id::{HostId, ViewNumber};
 use crate::position::LogPosition;
-use crate::region::{CopyState, RegionFacts};
+use crate::region::{CopyState, RegionState};
 use crate::switches::{Switch, Switches};
 
 /// The part of a host in a partition.
@@ -53,7 +53,7 @@ pub enum MemberRole {
 pub(crate) fn role_of(
     (me, process): (HostId, u64),
     group: &GroupState,
-    facts: &RegionFacts,
+    facts: &RegionState,
     switches: Switches,
 ) -> MemberRole {
     let is_older = group.view() < facts.record.view && !switches.is_off(Switch::StoredView)
@@ -195,7 +195,7 @@ mod tests {
         for copy in copies {
             let record =
                 MemberRecord { view: ViewNumber(view), revision: Revision(0), evicting: None };
-            let facts = RegionFacts { copy, record, ..RegionFacts::NEW };
+            let facts = RegionState { copy, record, ..RegionState::NEW };
             let role = role_of((HostId(me), 7), group, &facts, Switches::default());
             let _ = match role {
                 MemberRole::Following(start) => write!(text, " {start:?}"),

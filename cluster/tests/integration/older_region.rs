@@ -4,7 +4,7 @@
 use crate::fixture::{PARTITION, held, report, whole};
 use nearstate_cluster::{
     ClusterState, Command, CopyState, Effects, FollowerAcknowledgement, Host, HostEffect, HostId,
-    HostInput, MemberRecord, MemberRole, Monotonic, RegionFacts, ViewNumber,
+    HostInput, MemberRecord, MemberRole, Monotonic, RegionState, ViewNumber,
 };
 
 const MS: u64 = 1_000_000;
@@ -25,7 +25,7 @@ impl Owner {
         let record = MemberRecord { view: VIEW, ..MemberRecord::NEW };
         let lease_until = Monotonic(lease_until_ms * MS);
         let copy = CopyState::Owner { origin: VIEW };
-        let facts = RegionFacts { copy, record, replicated: 5, lease_until };
+        let facts = RegionState { copy, record, replicated: 5, lease_until };
         this.step(at_ms, HostInput::Region { partition: PARTITION, facts });
         this.step(at_ms, HostInput::State(state));
         this
@@ -154,7 +154,7 @@ fn a_later_process_of_an_owner_that_has_given_up_its_region_does_not_serve_it() 
     owner.ahead(1_001, 2, VIEW);
     let mut later =
         Owner { host: Host::new(HostId(1), 2, Monotonic(1_100 * MS)), effects: Vec::new() };
-    later.step(1_100, HostInput::Region { partition, facts: RegionFacts::NEW });
+    later.step(1_100, HostInput::Region { partition, facts: RegionState::NEW });
     later.step(1_100, HostInput::State(&state));
     let register = Command::Register { partition, host: HostId(1), process: 2 };
     assert_eq!(later.proposed(), [register]);

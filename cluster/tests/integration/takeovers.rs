@@ -3,7 +3,7 @@
 use crate::fixture::{PARTITION, held, report, whole};
 use nearstate_cluster::{
     ClusterEventKind, ClusterState, Command, CopyState, Effects, Host, HostEffect, HostId,
-    HostInput, MemberRecord, Monotonic, RegionFacts, Revision, ViewNumber,
+    HostInput, MemberRecord, Monotonic, RegionState, Revision, ViewNumber,
 };
 
 const B: HostId = HostId(2);
@@ -24,7 +24,7 @@ fn starts(host: &mut Host, input: HostInput<'_>) -> Vec<bool> {
 fn region(state: &ClusterState, copy: CopyState) -> HostInput<'static> {
     let group = state.group(PARTITION).unwrap();
     let record = MemberRecord { view: group.view(), revision: Revision::FIRST, evicting: None };
-    let facts = RegionFacts { copy, record, replicated: 0, lease_until: Monotonic::BOOT };
+    let facts = RegionState { copy, record, replicated: 0, lease_until: Monotonic::BOOT };
     HostInput::Region { partition: PARTITION, facts }
 }
 

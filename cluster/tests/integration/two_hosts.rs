@@ -3,7 +3,7 @@
 use crate::fixture::{PARTITION, held, whole};
 use nearstate_cluster::{
     ClusterState, Command, CopyMissingPolicy, CopyState, Effects, Host, HostEffect, HostId,
-    HostInput, MemberRecord, Monotonic, RegionFacts, ViewNumber,
+    HostInput, MemberRecord, Monotonic, RegionState, ViewNumber,
 };
 
 const MS: u64 = 1_000_000;
@@ -21,7 +21,7 @@ impl Proposer {
         let host = Host::new(HostId(host), 1, Monotonic(at_ms * MS)).with_policy(policy);
         let mut this = Self { host, proposed: Vec::new() };
         let record = MemberRecord { view: ViewNumber(1), ..MemberRecord::NEW };
-        let facts = RegionFacts { copy, record, ..RegionFacts::NEW };
+        let facts = RegionState { copy, record, ..RegionState::NEW };
         this.step(at_ms, HostInput::Region { partition: PARTITION, facts });
         this
     }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    CopyState, HostId, LogEnds, LogPosition, MemberRecord, Monotonic, PartitionId, RegionFacts,
+    CopyState, HostId, LogEnds, LogPosition, MemberRecord, Monotonic, PartitionId, RegionState,
     Revision, ViewNumber,
 };
 use nearstate_model::{Error, Result};
@@ -303,7 +303,7 @@ impl CopyShared {
     }
 
     /// Tells the driver what the region is, if that has changed or something was done.
-    fn tell_facts(&self, told: &mut Option<RegionFacts>, is_due: bool) {
+    fn tell_facts(&self, told: &mut Option<RegionState>, is_due: bool) {
         match self.facts() {
             Ok(facts) => {
                 if is_due || *told != Some(facts) {
@@ -324,13 +324,13 @@ impl CopyShared {
     }
 
     /// What the region is at present.
-    pub(super) fn facts(&self) -> Result<RegionFacts> {
+    pub(super) fn facts(&self) -> Result<RegionState> {
         Ok(copy_facts(&self.copy.state()?))
     }
 }
 
 /// What the rules are told of a region.
-pub(super) fn copy_facts(state: &PartitionState) -> RegionFacts {
+pub(super) fn copy_facts(state: &PartitionState) -> RegionState {
     let (revision, evicting) = state.evicting.unwrap_or_default();
     let record = MemberRecord {
         view: ViewNumber(state.view_seen),
@@ -341,7 +341,7 @@ pub(super) fn copy_facts(state: &PartitionState) -> RegionFacts {
     // stored.
     let record = if state.is_bound { record } else { MemberRecord::NEW };
     let (copy, replicated) = (copy_state(state), state.replicated);
-    RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_bound) }
+    RegionState { copy, record, replicated, lease_until: monotonic(state.lease_bound) }
 }
 
 /// What the copy is good for. A region that is not bound is a new one, or one of another boot or in

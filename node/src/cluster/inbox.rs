@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
-use nearstate_cluster::{LogPosition, PartitionId, RegionFacts, ViewNumber};
+use nearstate_cluster::{LogPosition, PartitionId, RegionState, ViewNumber};
 
 use crate::peer::PartitionInput;
 
@@ -17,7 +17,7 @@ const CONNECTION_INPUTS_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyInput {
     /// The region, after an effect or a change.
-    Facts(RegionFacts),
+    Facts(RegionState),
     /// The copy is frozen.
     Frozen(ViewNumber, LogPosition),
 }
@@ -39,7 +39,7 @@ pub(super) struct DriverInbox {
 #[derive(Debug, Default)]
 struct Inputs {
     queue: VecDeque<DriverInput>,
-    facts: BTreeMap<PartitionId, RegionFacts>,
+    facts: BTreeMap<PartitionId, RegionState>,
     heard: BTreeMap<PartitionId, PartitionInput>,
     acknowledged: BTreeMap<(PartitionId, String), PartitionInput>,
     written: BTreeMap<PartitionId, PartitionInput>,

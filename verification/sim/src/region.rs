@@ -1,7 +1,7 @@
 //! A region file as the simulator sees it: the log entries that a copy contains, in their order,
 //! and the words that survive a process.
 
-use nearstate_cluster::{CopyState, LogPosition, MemberRecord, Monotonic, RegionFacts, ViewNumber};
+use nearstate_cluster::{CopyState, LogPosition, MemberRecord, Monotonic, RegionState, ViewNumber};
 
 /// One committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +91,8 @@ impl Region {
         }
     }
 
-    pub(crate) fn facts(&self) -> RegionFacts {
-        RegionFacts {
+    pub(crate) fn facts(&self) -> RegionState {
+        RegionState {
             copy: match self.copy {
                 Copy::Empty => CopyState::Empty,
                 Copy::Joining => CopyState::Joining,

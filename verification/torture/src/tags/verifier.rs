@@ -69,7 +69,7 @@ impl ScriptVerifier {
         self.read_watches()?;
         let session = open_session(path)?;
         let spaces = ScriptNamespaces::open(&session).map_err(|e| format!("open: {e}"))?;
-        let state = RegionState::read(&session, &spaces).map_err(|e| format!("read: {e}"))?;
+        let state = RegionContent::read(&session, &spaces).map_err(|e| format!("read: {e}"))?;
         let (streams, versions) = read_stream(&session)?;
         self.compare_versions(&versions)?;
         let mut differences = Vec::new();
@@ -241,7 +241,7 @@ fn read_stream(session: &Session) -> Result<(Vec<WriterStream>, Versions), Strin
 
 /// The records and counters of a region.
 #[derive(Debug)]
-struct RegionState {
+struct RegionContent {
     seen: BTreeMap<String, String>,
     counters: BTreeMap<String, i64>,
 }
@@ -256,7 +256,7 @@ fn view_text(view: &View<'_>) -> String {
     record.text()
 }
 
-impl RegionState {
+impl RegionContent {
     fn read(session: &Session, spaces: &ScriptNamespaces) -> nearstate_store::Result<Self> {
         let (mut seen, mut counters) = (BTreeMap::new(), BTreeMap::new());
         for space in ["tagged", "late", "blocks"] {
