@@ -29,7 +29,7 @@ pub(crate) fn abort_unless_committed(arena: &Arena<'_>) -> Result<TxnOutcome, Co
 pub(crate) fn roll_back(arena: &Arena<'_>) -> Result<(), Corruption> {
     let txn = TxnCell::of(arena.map, arena.get(undo::WORD_OFFSET));
     txn.replace_intents(LINE_OLD)?;
-    usage::settle(txn, LINE_OLD)?;
+    usage::finish(txn, LINE_OLD)?;
     if txn.is_logged()? {
         // Before the cell is retired: no reader of the log finds it from here on.
         log::give_back(txn)?;
@@ -49,7 +49,7 @@ pub(crate) fn roll_forward(arena: &Arena<'_>) -> Result<(), Corruption> {
         events::append_all(txn)?;
     }
     if usages != 0 {
-        usage::settle(txn, LINE_NEW)?;
+        usage::finish(txn, LINE_NEW)?;
     }
     // Before anything is retired: otherwise a cell in transit could still head the pending list.
     arena.set(undo::PENDING, 0);

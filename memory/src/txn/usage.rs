@@ -163,7 +163,7 @@ fn units_added(map: &Map, access: &RecordAccess) -> Result<i64, Corruption> {
 
 /// After the decision: the usage words get the payloads that the lines name as [`LINE_NEW`] or
 /// [`LINE_OLD`]. Idempotent: the words are still locked. Recovery calls it as well.
-pub(crate) fn settle(txn: TxnCell<'_>, which: u64) -> Result<(), Corruption> {
+pub(crate) fn finish(txn: TxnCell<'_>, which: u64) -> Result<(), Corruption> {
     for index in txn.usage_lines()? {
         let line = txn.line(index)?;
         let word = txn.map().word(line.get(LINE_LOCK))?;

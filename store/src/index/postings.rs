@@ -59,12 +59,12 @@ impl Posting<'_> {
 /// A part in its stored form. Any bytes are a part or damage, detected here or when an entry is
 /// read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct PostingsPart<'a> {
     pub(crate) depth: u8,
     pub(crate) entries: &'a [u8],
 }
 
-impl<'a> Part<'a> {
+impl<'a> PostingsPart<'a> {
     #[inline]
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
         match bytes.split_first() {
@@ -252,9 +252,9 @@ mod tests {
         Posting { hash: hash(key), key }
     }
 
-    fn keys(part: &Part<'_>) -> Vec<Vec<u8>> {
+    fn keys(part: &PostingsPart<'_>) -> Vec<Vec<u8>> {
         let (mut rest, mut out) = (part.entries, Vec::new());
-        while let Some(key) = Part::next(&mut rest).unwrap() {
+        while let Some(key) = PostingsPart::next(&mut rest).unwrap() {
             out.push(key.to_vec());
         }
         out
@@ -267,7 +267,7 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 0..4),
             number: u32,
         ) {
-            if let Ok(part) = Part::parse(&bytes) {
+            if let Ok(part) = PostingsPart::parse(&bytes) {
                 let _ = (part.find(posting(&key)), part.step(number, hash(&key)));
                 let mut out = Vec::new();
                 part.with(posting(&key), &mut out);
@@ -275,7 +275,7 @@ mod tests {
                     part.without(entry, &mut out);
                 }
                 let mut rest = part.entries;
-                while let Ok(Some(_)) = Part::next(&mut rest) {}
+                while let Ok(Some(_)) = PostingsPart::next(&mut rest) {}
                 let _ = part.split(hash, (&mut Vec::new(), &mut Vec::new()));
             }
         }
@@ -288,16 +288,16 @@ mod tests {
             let mut bytes = vec![0];
             for key in &entered {
                 let mut next = Vec::new();
-                let part = Part::parse(&bytes).unwrap();
+                let part = PostingsPart::parse(&bytes).unwrap();
                 prop_assert_eq!(part.find(posting(key)).unwrap(), None);
                 part.with(posting(key), &mut next);
                 bytes = next;
             }
-            let found: BTreeSet<_> = keys(&Part::parse(&bytes).unwrap()).into_iter().collect();
+            let found: BTreeSet<_> = keys(&PostingsPart::parse(&bytes).unwrap()).into_iter().collect();
             prop_assert_eq!(&found, &entered);
             for key in &entered {
                 let mut next = Vec::new();
-                let part = Part::parse(&bytes).unwrap();
+                let part = PostingsPart::parse(&bytes).unwrap();
                 part.without(part.find(posting(key)).unwrap().unwrap(), &mut next);
                 bytes = next;
             }
@@ -314,7 +314,7 @@ mod tests {
                         number = above(number);
                         continue;
                     };
-                    match Part::parse(bytes).unwrap().step(number, of) {
+                    match PostingsPart::parse(bytes).unwrap().step(number, of) {
                         Some(next) => number = next,
                         None => return number,
                     }
@@ -325,8 +325,8 @@ mod tests {
                 let key = (seed ^ index as u64).to_be_bytes();
                 let number = seek(&parts, hash(&key), 0);
                 let (mut next, mut stay, mut go) = (Vec::new(), Vec::new(), Vec::new());
-                Part::parse(&parts[&number]).unwrap().with(posting(&key), &mut next);
-                let part = Part::parse(&next).unwrap();
+                PostingsPart::parse(&parts[&number]).unwrap().with(posting(&key), &mut next);
+                let part = PostingsPart::parse(&next).unwrap();
                 if part.split(hash, (&mut stay, &mut go)).unwrap() {
                     let new = sibling(number, part.depth);
                     prop_assert!(parts.insert(new, go).is_none());
@@ -340,7 +340,7 @@ mod tests {
             all.sort_by_key(|(number, _)| start_of(**number));
             for (number, bytes) in all {
                 prop_assert_eq!(at, Some(start_of(*number)));
-                let part = Part::parse(bytes).unwrap();
+                let part = PostingsPart::parse(bytes).unwrap();
                 at = end_of(*number, part.depth);
                 for key in keys(&part) {
                     for depth in 0..12 {

@@ -8,7 +8,7 @@ use nearstate_model::{Result, invariant};
 use crate::index::internal::{depth_index, list_key, name_part};
 use crate::index::ordered::ReadMode;
 use crate::index::postings::{
-    DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, sibling, start_of,
+    DEPTH_MAX, PART_BYTES, Posting, PostingsPart, above, compose, end_of, low, sibling, start_of,
 };
 use crate::index::scratch::{List, PartGuess};
 use crate::tags::nodes::OwnWrite;
@@ -55,7 +55,7 @@ impl List {
         set: &mut WriteSet<'_>,
         (hash, guess): (u64, Option<PartGuess>),
         mode: ReadMode,
-        mut read: impl FnMut(Part<'_>),
+        mut read: impl FnMut(PostingsPart<'_>),
     ) -> Result<ListPosition> {
         let table = set.session.internal_table()?;
         let PartGuess { mut number, hash: mut lookup } = match guess {
@@ -68,13 +68,13 @@ impl List {
             let index = set.find_entry(table, lookup, &self.key);
             let (mut seen, mut part) = (None, None);
             match set.own(index) {
-                OwnWrite::Written => part = Some(Part::parse(set.own_value(index))?),
+                OwnWrite::Written => part = Some(PostingsPart::parse(set.own_value(index))?),
                 OwnWrite::Deleted => {}
                 OwnWrite::None => {
                     let internal = set.session.member.table(table)?;
                     let found = set.session.member.lookup_small(internal, lookup, &self.key)?;
                     seen = Some(found.token);
-                    part = found.record.map(|(_, bytes)| Part::parse(bytes)).transpose()?;
+                    part = found.record.map(|(_, bytes)| PostingsPart::parse(bytes)).transpose()?;
                 }
             }
             let next = match part {
@@ -137,7 +137,7 @@ impl List {
             }
             invariant!(position.exists == (weight > 0), "an existing part was composed");
             if !position.exists {
-                Part { depth: 0, entries: &[] }.with(posting, &mut next);
+                PostingsPart { depth: 0, entries: &[] }.with(posting, &mut next);
             } else if self.split(set, (position.number, index), &next)? {
                 return Ok(true);
             }
@@ -160,7 +160,7 @@ impl List {
         if bytes.len() <= PART_BYTES {
             return Ok(false);
         }
-        self.split_large(set, (number, index), Part::parse(bytes)?)
+        self.split_large(set, (number, index), PostingsPart::parse(bytes)?)
     }
 
     #[cold]
@@ -168,7 +168,7 @@ impl List {
         &mut self,
         set: &mut WriteSet<'_>,
         (number, index): (u32, usize),
-        part: Part<'_>,
+        part: PostingsPart<'_>,
     ) -> Result<bool> {
         let session = set.session;
         if !part.split(|key| session.hash(key), (&mut self.stay, &mut self.other))? {
@@ -231,7 +231,7 @@ impl List {
             let bit = sibling(0, depth - 1);
             name_part(number ^ bit, &mut self.key);
             let half = set.internal_entry(&self.key)?;
-            let part = Part::parse(set.internal_at(half)?.ok_or(NO_HALF)?)?;
+            let part = PostingsPart::parse(set.internal_at(half)?.ok_or(NO_HALF)?)?;
             if part.depth != depth || !(part.entries.is_empty() || entries.is_empty()) {
                 break;
             }
@@ -278,7 +278,7 @@ impl ListWalk {
     pub(crate) fn next(&mut self, set: &mut WriteSet<'_>, out: &mut Vec<u8>) -> Result<bool> {
         loop {
             let mut rest = guaranteed(self.entries.get(self.done..), "a walk stays in its part");
-            while let Some(key) = Part::next(&mut rest)? {
+            while let Some(key) = PostingsPart::next(&mut rest)? {
                 let done = self.entries.len() - rest.len();
                 invariant!(done > self.done, "a walk advances from {} to {done}", self.done);
                 self.done = done;
@@ -329,7 +329,7 @@ pub(crate) fn check_list(
             return Err(Corruption("the parts of a tag's postings have a gap or overlap").into());
         }
         let mut rest = entries.as_slice();
-        while let Some(key) = Part::next(&mut rest)? {
+        while let Some(key) = PostingsPart::next(&mut rest)? {
             if low(set.session.hash(key), depth) != position.number {
                 return Err(Corruption("a tag's postings have a key in the wrong part").into());
             }

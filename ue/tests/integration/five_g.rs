@@ -263,14 +263,14 @@ proptest! {
     ) {
         let mut context = Context::provisioned(3, 4);
         let mut state = UeState::Deregistered;
-        for (turn, choice) in choices.iter().enumerate() {
+        for (step, choice) in choices.iter().enumerate() {
             prop_assert_eq!(state_of(&context), state);
             let view = context.view();
             let legal: Vec<_> =
                 Procedure::ALL.iter().filter(|one| one.is_legal(view)).copied().collect();
             let procedure = legal[choice.index(legal.len())];
             state = procedure.next_state(state).expect("a legal procedure has a next state");
-            apply(procedure, &mut context, draw_for(9, 3, turn as u64));
+            apply(procedure, &mut context, draw_for(9, 3, step as u64));
         }
         prop_assert_eq!(state_of(&context), state);
     }

@@ -70,14 +70,14 @@ proptest! {
     ) {
         let mut context = Context::provisioned(3, 4);
         let mut state = UeState::Deregistered;
-        for (turn, choice) in choices.iter().enumerate() {
+        for (step, choice) in choices.iter().enumerate() {
             prop_assert_eq!(state_of(&context), state);
             let legal: Vec<_> = Procedure::ALL
                 .iter()
                 .filter_map(|procedure| Some((*procedure, procedure.next_state(state)?)))
                 .collect();
             let (procedure, next) = legal[choice.index(legal.len())];
-            apply(procedure, &mut context, draw_for(9, 3, turn as u64));
+            apply(procedure, &mut context, draw_for(9, 3, step as u64));
             state = next;
         }
         prop_assert_eq!(state_of(&context), state);
@@ -148,9 +148,9 @@ fn identities_are_unique_over_ues_and_reallocations() {
         assert_eq!(state_of(&context), UeState::Deregistered);
         assert!(imsis.insert(context.view().imsi()));
         assert!(seen.insert(context.view().guti()));
-        for turn in 0..20 {
-            apply(Procedure::TrackingAreaUpdate, &mut context, draw_for(5, ue, turn));
-            assert!(seen.insert(context.view().guti()), "UE {ue}, turn {turn}");
+        for step in 0..20 {
+            apply(Procedure::TrackingAreaUpdate, &mut context, draw_for(5, ue, step));
+            assert!(seen.insert(context.view().guti()), "UE {ue}, step {step}");
         }
     }
 }

@@ -459,15 +459,15 @@ mod tests {
     #[test]
     fn no_two_clients_or_trials_share_a_sequence_of_draws() {
         const CLIENTS: u64 = 512;
-        const TURNS: u64 = 40;
+        const TRIALS: u64 = 40;
         let mut seen = std::collections::BTreeSet::new();
         // Seeds that follow each other, as those of repeated runs do.
         for seed in [1, 2] {
-            for (client, turn) in (0..CLIENTS).flat_map(|c| (0..TURNS).map(move |t| (c, t))) {
-                let mut rng = rng(seed_of(seed, client, turn));
+            for (client, trial) in (0..CLIENTS).flat_map(|c| (0..TRIALS).map(move |t| (c, t))) {
+                let mut rng = rng(seed_of(seed, client, trial));
                 // One word in common would be enough: the rest follows from it.
                 for _ in 0..8 {
-                    assert!(seen.insert(rng.u64(..)), "{seed}, {client}, {turn}");
+                    assert!(seen.insert(rng.u64(..)), "{seed}, {client}, {trial}");
                 }
             }
         }

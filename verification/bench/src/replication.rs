@@ -131,7 +131,7 @@ trait ReplicatedTarget {
 
     /// Behind the steps of a round: waits until everything is replicated. Returns the times that
     /// were measured beside the steps, in nanoseconds, if there are some.
-    fn settle(&mut self) -> Result<Vec<u64>> {
+    fn wait_replicated(&mut self) -> Result<Vec<u64>> {
         Ok(Vec::new())
     }
 
@@ -259,7 +259,7 @@ fn measure(
         number += case.writes();
     }
     let seconds = begin.elapsed().as_secs_f64();
-    let beside = target.settle()?;
+    let beside = target.wait_replicated()?;
     let cpu = cpu_ns(&processes).saturating_sub(cpu_before);
     let follower = cpu_ns(&followers).saturating_sub(follower_before);
     if case == ReplicatedCase::Insert {

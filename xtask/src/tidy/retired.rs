@@ -5,6 +5,8 @@
 //! | `name` | an identifier of Rust or C code, whole: `Seat` does not match `SeatCount` |
 //! | `part` | a part of an identifier between underscores or capitals: `herd` matches `HerdSize` |
 //! | `phrase` | any text: comments, messages, pages. Whole words, in any case |
+//!
+//! A `name` that some folders still have is rejected elsewhere: `| except FOLDER ..` follows it.
 
 use crate::finding::Finding;
 use crate::rust_source;
@@ -23,9 +25,15 @@ const EXEMPT: &[&str] = &[LIST, "CHANGELOG.md"];
 const PROSE: &[&str] =
     &["rs", "md", "toml", "txt", "c", "h", "cpp", "hpp", "sh", "py", "go", "java", "html", "css"];
 
+/// What replaces a name, and the folders that still have it.
+struct RetiredName {
+    replacement: String,
+    except: Vec<String>,
+}
+
 /// The retired words, with what replaces each.
 pub(crate) struct RetiredWords {
-    names: BTreeMap<String, String>,
+    names: BTreeMap<String, RetiredName>,
     parts: BTreeMap<String, String>,
     phrases: Vec<(String, String)>,
     errors: Vec<Finding>,
@@ -51,7 +59,7 @@ impl RetiredWords {
             });
             match parsed {
                 Some(("name", word, replacement)) => {
-                    words.names.insert(word, replacement);
+                    words.names.insert(word, RetiredName::parse(&replacement));
                 }
                 Some(("part", word, replacement)) => {
                     words.parts.insert(word, replacement);
@@ -110,12 +118,26 @@ impl RetiredWords {
     }
 
     fn check_identifier(&self, name: &str, line: usize, identifier: &str) -> Option<Finding> {
-        let replacement = self
-            .names
-            .get(identifier)
+        let whole = self.names.get(identifier).filter(|retired| !retired.is_excepted(name));
+        let replacement = whole
+            .map(|retired| &retired.replacement)
             .or_else(|| parts_of(identifier).iter().find_map(|part| self.parts.get(part)))?;
         let what = format!("the retired name `{identifier}`");
         Some(Finding::new(name, line, what, advice(replacement)))
+    }
+}
+
+impl RetiredName {
+    fn parse(text: &str) -> Self {
+        let (replacement, folders) = text.split_once("| except ").unwrap_or((text, ""));
+        Self {
+            replacement: replacement.trim().to_owned(),
+            except: folders.split_whitespace().map(str::to_owned).collect(),
+        }
+    }
+
+    fn is_excepted(&self, file: &str) -> bool {
+        self.except.iter().any(|folder| Path::new(file).starts_with(folder))
     }
 }
 
@@ -170,6 +192,18 @@ mod tests {
     fn a_retired_name_is_found_as_a_whole_identifier() {
         assert_eq!(found("a.rs", "struct Seat;"), ["1:the retired name `Seat`"]);
         assert_eq!(found("a.rs", "struct SeatCount; fn seat() {}"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_retired_name_is_found_outside_the_folders_that_still_have_it() {
+        let planted = Planted::new();
+        planted.file(LIST, "name turn | step | except node/src/peer cluster\n");
+        let words = RetiredWords::read(planted.root());
+        let found = |name| words.check(name, "let turn = 1;").len();
+        assert_eq!(["node/src/peer/group.rs", "cluster/src/a.rs"].map(found), [0, 0]);
+        assert_eq!(["node/src/peers.rs", "store/src/a.rs"].map(found), [1, 1]);
+        let advice = &words.check("store/src/a.rs", "let turn = 1;")[0].advice;
+        assert!(advice.starts_with("use `step` ("), "{advice}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! One name, one meaning: two crates define a type with the same name only if
-//! `xtask/shared_names.txt` says what it means in both. xtask itself is not part of the product,
-//! and is not read.
+//! One name, one meaning: two crates define a type with the same name, or one crate defines two
+//! types with it that other modules see, only if `xtask/shared_names.txt` says what it means in
+//! both. xtask itself is not part of the product, and is not read.
 
 use crate::finding::Finding;
 use crate::rust_source::{self, each_level, line_of, word};
@@ -22,6 +22,8 @@ struct Definition {
     member: String,
     file: String,
     line: usize,
+    /// Other modules of its crate see it.
+    is_visible: bool,
 }
 
 /// The types of all crates by name, associated types and tests excluded.
@@ -70,13 +72,14 @@ impl TypeNames {
                     member: member.to_owned(),
                     file: file.to_owned(),
                     line: line_of(token),
+                    is_visible: is_visible(level, at),
                 });
             }
         }
     }
 
-    /// Names that two crates define and that the list does not explain, and entries of the list
-    /// that are not needed.
+    /// Names that two crates define, or two modules of one crate for others, and that the list does
+    /// not explain; and entries of the list that are not needed.
     pub(crate) fn check(&self, root: &Path) -> Vec<Finding> {
         let text = fs::read_to_string(root.join(LIST)).unwrap_or_default();
         let mut findings = Vec::new();
@@ -96,10 +99,7 @@ impl TypeNames {
             }
         }
         for (name, definitions) in &self.defined {
-            let Some(first) = definitions.first() else { continue };
-            let Some(other) = definitions.iter().find(|other| other.member != first.member) else {
-                continue;
-            };
+            let Some((first, other)) = same_name(definitions) else { continue };
             if shared.remove(name.as_str()).is_none() {
                 let what = format!(
                     "the type `{name}` is also defined in {} (line {})",
@@ -112,7 +112,7 @@ impl TypeNames {
             }
         }
         for (name, line) in shared {
-            let what = format!("`{name}` is not defined in two crates");
+            let what = format!("`{name}` is not defined twice");
             findings.push(Finding::new(LIST, line, what, "delete the line"));
         }
         findings
@@ -122,6 +122,31 @@ impl TypeNames {
     pub(crate) fn count(&self) -> usize {
         self.defined.len()
     }
+}
+
+/// True if the definition whose first word is at `at` has a `pub` of any kind before it.
+fn is_visible(level: &[proc_macro2::TokenTree], at: usize) -> bool {
+    let is_pub = |back: usize| {
+        let token = at.checked_sub(back).and_then(|before| level.get(before));
+        word(token).is_some_and(|ident| ident == "pub")
+    };
+    let is_restricted = at.checked_sub(1).is_some_and(|before| {
+        rust_source::group(level.get(before), proc_macro2::Delimiter::Parenthesis).is_some()
+    });
+    is_pub(1) || is_restricted && is_pub(2)
+}
+
+/// The first definition of a name that another one contradicts: of another crate, or of another
+/// file of the same crate if other modules see both. Two of one file are alternatives (`cfg`).
+fn same_name(definitions: &[Definition]) -> Option<(&Definition, &Definition)> {
+    definitions.iter().enumerate().find_map(|(at, first)| {
+        let later = definitions.get(at + 1..)?;
+        let other = later.iter().find(|other| {
+            other.member != first.member
+                || other.file != first.file && other.is_visible && first.is_visible
+        })?;
+        Some((first, other))
+    })
 }
 
 #[cfg(test)]
@@ -145,6 +170,23 @@ mod tests {
         let found = found("//! A.\npub struct Entry;", "mod a { enum Entry {} }", "");
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("store/src/lib.rs: the type `Entry` is also"), "{found:?}");
+    }
+
+    #[test]
+    fn a_name_of_two_modules_of_a_crate_is_found_if_others_see_both() {
+        let of_store = |other: &str| {
+            let planted = Planted::workspace(&[("store", &[])]);
+            let members = workspace::members(planted.root()).unwrap();
+            let mut names = TypeNames::default();
+            let first = "pub(crate) struct Part; #[cfg(a)] pub struct A; #[cfg(b)] pub struct A;";
+            names.collect(&members, "store/src/first.rs", first);
+            names.collect(&members, "store/src/other.rs", other);
+            names.check(planted.root()).iter().map(|f| f.what.clone()).collect::<Vec<_>>()
+        };
+        let both = ["the type `Part` is also defined in store/src/other.rs (line 1)"];
+        assert_eq!(of_store("pub(super) enum Part {}"), both);
+        assert_eq!(of_store("pub struct Part;"), both);
+        assert_eq!(of_store("struct Part;"), Vec::<String>::new());
     }
 
     #[test]

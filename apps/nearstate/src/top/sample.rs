@@ -8,12 +8,12 @@ use super::snapshot::{
     Snapshot,
 };
 
-fn snapshot(turn: u64) -> Snapshot {
+fn snapshot(poll: u64) -> Snapshot {
     let core = |number: u64, each: u64, long_polls: u64| CoreSnapshot {
         number,
         connections: 2 - number,
-        requests: turn * each * 2,
-        busy_seconds: Duration::from_millis(turn * each * 3).as_secs_f64(),
+        requests: poll * each * 2,
+        busy_seconds: Duration::from_millis(poll * each * 3).as_secs_f64(),
         long_polls,
     };
     let class = |name: &str, requests: u64| ClassSnapshot {
@@ -37,24 +37,24 @@ fn snapshot(turn: u64) -> Snapshot {
         held_bytes: oldest_pin << 20,
         held_seconds: oldest_pin * 35,
     };
-    let mut namespaces = vec![namespace("ue-context", 1016 - turn * 8, 256_000, 2)];
+    let mut namespaces = vec![namespace("ue-context", 1016 - poll * 8, 256_000, 2)];
     let newer = namespace("sessions", 5, 1280, 0);
-    namespaces.extend((turn > 1).then_some(newer));
+    namespaces.extend((poll > 1).then_some(newer));
     Snapshot {
-        at: Duration::from_secs(turn * 2),
+        at: Duration::from_secs(poll * 2),
         node: Some(NodeSnapshot {
             version: "0.1.0".to_owned(),
             pid: 77,
             started: 1_700_000_000.0,
             clients: 3,
-            requests: turn * 1200,
+            requests: poll * 1200,
             errors: 0,
-            hits: turn * 600,
-            misses: turn * 200,
-            bytes_read: turn * 4096,
-            bytes_written: turn * 8192,
+            hits: poll * 600,
+            misses: poll * 200,
+            bytes_read: poll * 4096,
+            bytes_written: poll * 8192,
             cores: vec![core(0, 400, 0), core(1, 200, 4)],
-            classes: vec![class("read", turn * 1200), class("write", 0)],
+            classes: vec![class("read", poll * 1200), class("write", 0)],
         }),
         region: Some(RegionSnapshot {
             path: "/dev/shm/amf".to_owned(),
@@ -62,7 +62,7 @@ fn snapshot(turn: u64) -> Snapshot {
             bytes_taken: 256 << 20,
             epoch: 42,
             oldest_pin: 2,
-            records: 1021 - turn * 8,
+            records: 1021 - poll * 8,
             sessions: 3,
             sessions_dead: 1,
             namespaces,

@@ -198,12 +198,12 @@ fn measure(step: u64) -> (String, u64, u64) {
     populate(&folder.path);
     let file = Snapshot::of(&folder.path);
     let mut rates = BTreeMap::<&str, Rate>::new();
-    let mut turn = 0;
+    let mut flip = 0;
     for (area, from, bytes) in areas(&file) {
         let rate = rates.entry(area).or_default();
         for bit in from * 8..(from + bytes) * 8 {
-            turn += 1;
-            if turn % step != 0 {
+            flip += 1;
+            if flip % step != 0 {
                 continue;
             }
             rate.flips += 1;
@@ -252,7 +252,7 @@ fn expect(step: u64) {
 
 #[test]
 fn a_sample_of_flips_in_the_metadata_is_found() {
-    // A prime, so that every bit of a word has its turn.
+    // A prime, so that every bit of a word has its flip.
     expect(701);
 }
 
@@ -291,11 +291,11 @@ fn expect_repaired(step: u64) {
     populate(&folder.path);
     let before = content(&folder.path);
     let file = Snapshot::of(&folder.path);
-    let (mut turn, mut repaired) = (0, 0);
+    let (mut flip, mut repaired) = (0, 0);
     for (area, from, bytes) in areas(&file) {
         for bit in from * 8..(from + bytes) * 8 {
-            turn += 1;
-            if turn % step != 0 {
+            flip += 1;
+            if flip % step != 0 {
                 continue;
             }
             let at = format!("{area}, bit {} of byte {}", bit % 8, bit / 8 - from);

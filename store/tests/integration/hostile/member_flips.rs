@@ -142,12 +142,12 @@ fn expect(step: u64) {
     for (folder, name) in members().iter().zip(["owner", "follower"]) {
         let file = Snapshot::of(&folder.path);
         let (mut found, mut matter, mut excepted, mut text) = (0, 0, 0, String::new());
-        let mut turn = 0;
+        let mut flip = 0;
         for at in (0..PAGE).step_by(8) {
             let stride = if file.word(PAGE + at) == 0 { 16 * step } else { step };
             for bit in 0..64 {
-                turn += 1;
-                if turn % stride != 0 {
+                flip += 1;
+                if flip % stride != 0 {
                     continue;
                 }
                 let is_found = is_found(&folder.path, &file, (PAGE + at) * 8 + bit);
@@ -176,7 +176,7 @@ fn expect(step: u64) {
 
 #[test]
 fn flips_in_the_cluster_page_of_a_member_are_found() {
-    // A prime, so that every bit of a word has its turn.
+    // A prime, so that every bit of a word has its flip.
     expect(23);
 }
 

@@ -190,15 +190,15 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> CheckResult {
             one.put(TAGGED, &RecordEntry { key, parts: &parts, tags, tags_before: &[] })?;
         }
         // The first half changes and the second is found, then the other way round.
-        for turn in [0, 1] {
+        for round in [0, 1] {
             let mut requests = Vec::new();
             for (at, (key, (before, after))) in
                 keys.iter().zip(befores.iter().zip(&afters)).enumerate()
             {
                 let is_first = at < keys.len() / 2;
-                let tags = if turn == 0 || !is_first { before } else { after };
+                let tags = if round == 0 || !is_first { before } else { after };
                 let found = tags.first().copied().unwrap_or_default();
-                requests.push(if is_first == (turn == 0) {
+                requests.push(if is_first == (round == 0) {
                     let tags = Some((before.as_slice(), after.as_slice()));
                     Request::Change { table: TAGGED, change: PartsChange { key, parts: &[], tags } }
                 } else {
@@ -211,7 +211,7 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> CheckResult {
                 let own = |kept: OwnedReply| answers.contains(&(at, kept));
                 let is_right =
                     own(OwnedReply::Done(true)) && is_find == own(OwnedReply::Key(key.to_vec()));
-                ensure!(is_right, "turn {turn}, number {at} among {answers:?}")?;
+                ensure!(is_right, "round {round}, number {at} among {answers:?}")?;
             }
         }
         for (old, new) in olds.iter().zip(&news) {

@@ -327,7 +327,7 @@ impl ReplicatedTarget for OwnCluster {
         others.filter_map(|host| self.nodes.node_id(host)).collect()
     }
 
-    fn settle(&mut self) -> Result<Vec<u64>> {
+    fn wait_replicated(&mut self) -> Result<Vec<u64>> {
         let lags = self.steady.take().map_or_else(|| Ok(Vec::new()), |it| it.sampler.finish())?;
         self.tables.wait()?;
         Ok(lags)

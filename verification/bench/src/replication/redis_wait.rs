@@ -124,7 +124,7 @@ impl ReplicatedTarget for RedisWait {
         self.servers.iter().skip(1).map(HostProcess::id).collect()
     }
 
-    fn settle(&mut self) -> Result<Vec<u64>> {
+    fn wait_replicated(&mut self) -> Result<Vec<u64>> {
         let (replicas, mut request) = (self.replicas(), Vec::new());
         encode_request(&[b"WAIT", replicas.to_string().as_bytes(), b"10000"], &mut request);
         self.client.send(&request).map_err(failed)?;

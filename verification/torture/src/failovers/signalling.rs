@@ -102,7 +102,8 @@ pub(crate) fn signal(folder: &Path, host: u16, region: &Path, rng: &mut Rng) -> 
             Err(error) if is_refusal(&error) => std::thread::sleep(REFUSED_PAUSE),
             Err(error) => return Err(error.to_string()),
         }
-        let settled = settle(&session, &mut pending).map_err(|error| error.to_string())?;
+        let settled =
+            wait_for_receipts(&session, &mut pending).map_err(|error| error.to_string())?;
         file.write_all(settled.as_bytes()).map_err(|error| format!("journal: {error}"))?;
         std::thread::sleep(PAUSE);
     }
@@ -110,7 +111,7 @@ pub(crate) fn signal(folder: &Path, host: u16, region: &Path, rng: &mut Rng) -> 
 }
 
 /// The lines of the procedures that are replicated by now.
-fn settle(
+fn wait_for_receipts(
     session: &Session,
     pending: &mut Vec<(u64, u64, u64, Receipt)>,
 ) -> nearstate_store::Result<String> {

@@ -77,7 +77,7 @@ pub(crate) fn write(
     while !ends.is_finished() {
         writer.look_at_round()?;
         if writer.round == Some(0) {
-            writer.settle(Duration::ZERO)?;
+            writer.wait_for_receipts(Duration::ZERO)?;
             std::thread::sleep(BATCH_PAUSE);
             continue;
         }
@@ -86,7 +86,7 @@ pub(crate) fn write(
             Err(error) if is_refusal(&error) => std::thread::sleep(REFUSED_PAUSE),
             Err(error) => return Err(error.to_string()),
         }
-        writer.settle(RECEIPT_MAX)?;
+        writer.wait_for_receipts(RECEIPT_MAX)?;
     }
     Ok(())
 }
@@ -157,7 +157,7 @@ impl ClusterWriter<'_> {
 
     /// Notes which transactions are replicated. Each one has its own receipt: a fail-over may lie
     /// between two of them.
-    fn settle(&mut self, most: Duration) -> Result<(), String> {
+    fn wait_for_receipts(&mut self, most: Duration) -> Result<(), String> {
         let failed = |error: Error| format!("receipt: {error}");
         if let Some((_, last)) = self.pending.last() {
             self.session.wait_replicated(*last, most).map_err(failed)?;

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! A put writes a slot that is in no entry and then replaces the number in the entry: readers of
-//! the old slot have until its turn in the ring of spare slots comes.
+//! the old slot have until its index in the ring of spare slots comes.
 
 use super::bucket::{self, ENTRIES, LINE_BYTES, Line};
 use super::hash::{hash, words};
@@ -31,7 +31,7 @@ use std::sync::atomic::{Ordering, fence};
 /// Bytes before the key.
 const HEADER_BYTES: usize = 16;
 
-/// Slots in no entry that puts use in turn: a put of one of them leaves the old slot as it is for
+/// Slots in no entry that puts use in index: a put of one of them leaves the old slot as it is for
 /// this number of puts.
 const SPARES: usize = 256;
 
@@ -115,8 +115,8 @@ pub(super) struct PrototypeTable {
     unused: usize,
     lines: usize,
     spares: [u32; SPARES],
-    /// The spare slot whose turn it is.
-    turn: usize,
+    /// The spare slot that is used next.
+    next_spare: usize,
     /// Slots of deleted records.
     free: Vec<u32>,
     live: usize,
@@ -153,7 +153,7 @@ impl PrototypeTable {
             unused: 0,
             lines,
             spares: [0; SPARES],
-            turn: 0,
+            next_spare: 0,
             free: Vec::new(),
             live: 0,
             live_max,
@@ -282,20 +282,20 @@ impl PrototypeTable {
         *version = odd.wrapping_add(1).to_le_bytes();
     }
 
-    /// Writes a new version into the spare slot whose turn it is.
+    /// Writes a new version into the spare slot that is used next.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
     fn replace(&mut self, entry: BucketEntry, key: &[u8], value: &[u8]) {
-        let turn = self.turn % SPARES;
-        let Some(slot) = self.spares.get(turn).copied() else { return };
+        let index = self.next_spare % SPARES;
+        let Some(slot) = self.spares.get(index).copied() else { return };
         self.write(slot, key, value);
         if let Some(line) = self.bucket_mut(entry.bucket) {
             bucket::set_number(line, entry.number, slot);
         }
-        if let Some(spare) = self.spares.get_mut(turn) {
+        if let Some(spare) = self.spares.get_mut(index) {
             *spare = entry.at;
         }
-        self.turn = turn + 1;
+        self.next_spare = index + 1;
     }
 
     /// A put of a new key, or of a record that has more than one slot before or after it.
