@@ -1,7 +1,7 @@
 //! Conditional requests (RFC 9110, section 13): `If-Match`, `If-None-Match`, `If-Modified-Since`.
 
 use hyper::HeaderMap;
-use hyper::header::{HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use hyper::header::{HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 
 use crate::problem::Problem;
 use crate::times::parse_http_date;
@@ -33,6 +33,8 @@ pub(crate) struct Conditions {
     unwanted: Option<TagList>,
     /// `If-Modified-Since`.
     modified_since: Option<u64>,
+    /// `If-Unmodified-Since`.
+    unmodified_since: Option<u64>,
 }
 
 /// The result of the conditions.
@@ -55,25 +57,39 @@ impl Conditions {
         if !headers.keys().any(|name| name.as_str().starts_with("if-")) {
             return Ok(Self::default());
         }
-        let modified = headers.get(IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok());
+        let date = |name: HeaderName| {
+            let text = headers.get(name).and_then(|value| value.to_str().ok());
+            text.and_then(parse_http_date)
+        };
         Ok(Self {
             wanted: tag_list(headers, &IF_MATCH, "If-Match")?,
             unwanted: tag_list(headers, &IF_NONE_MATCH, "If-None-Match")?,
-            modified_since: modified.and_then(parse_http_date),
+            modified_since: date(IF_MODIFIED_SINCE),
+            unmodified_since: date(IF_UNMODIFIED_SINCE),
         })
     }
 
     /// True if a write has no condition.
     pub(crate) fn is_unconditional_write(&self) -> bool {
-        self.wanted.is_none() && self.unwanted.is_none()
+        self.wanted.is_none() && self.unwanted.is_none() && self.unmodified_since.is_none()
     }
 
-    /// Evaluates the conditions against the current representation, if there is one.
-    pub(crate) fn evaluate(&self, current: Option<&Validators>, is_read: bool) -> ConditionResult {
-        if let Some(wanted) = &self.wanted
-            && !wanted.matches(current, true)
-        {
-            return ConditionResult::Failed;
+    /// Evaluates the conditions against the current representation, if there is one, in the order
+    /// of RFC 9110, section 13.2.2. Dates have seconds: one that a client has read in the second of
+    /// a change does not tell whether it has seen it.
+    pub(crate) fn evaluate(
+        &self,
+        current: Option<&Validators>,
+        is_read: bool,
+        now_ms: u64,
+    ) -> ConditionResult {
+        let modified = current.and_then(|current| current.modified_ms).map(|ms| ms / 1000);
+        match (&self.wanted, self.unmodified_since) {
+            (Some(wanted), _) if !wanted.matches(current, true) => return ConditionResult::Failed,
+            (None, Some(since)) if modified.is_some_and(|modified| modified > since / 1000) => {
+                return ConditionResult::Failed;
+            }
+            (Some(_) | None, _) => {}
         }
         if let Some(unwanted) = &self.unwanted {
             return match unwanted.matches(current, false) {
@@ -82,12 +98,12 @@ impl Conditions {
                 true => ConditionResult::Failed,
             };
         }
-        let modified = current.and_then(|current| current.modified_ms);
-        match (self.modified_since, modified) {
-            (Some(since), Some(modified)) if is_read && modified / 1000 <= since / 1000 => {
-                ConditionResult::NotModified
-            }
-            _ => ConditionResult::Proceed,
+        let is_unmodified = |since: u64| {
+            modified.is_some_and(|modified| modified <= since / 1000 && modified < now_ms / 1000)
+        };
+        match self.modified_since {
+            Some(since) if is_read && is_unmodified(since) => ConditionResult::NotModified,
+            Some(_) | None => ConditionResult::Proceed,
         }
     }
 }
@@ -124,7 +140,12 @@ fn tag_list(
         if rest == "*" {
             return Ok(Some(TagList::Any));
         }
-        while !rest.is_empty() {
+        loop {
+            // Empty elements are ignored (RFC 9110, section 5.6.1.2).
+            rest = rest.trim_start_matches([',', ' ', '\t']);
+            if rest.is_empty() {
+                break;
+            }
             let is_weak = rest.starts_with("W/");
             let quoted = rest.strip_prefix("W/").unwrap_or(rest);
             let inner = quoted.strip_prefix('"').ok_or_else(refused)?;
@@ -149,6 +170,9 @@ mod tests {
     use super::*;
     use hyper::header::HeaderValue;
 
+    /// Long after the change.
+    const NOW_MS: u64 = 1_784_111_777_500;
+
     fn verdict(
         headers: &[(HeaderName, &str)],
         has_current: bool,
@@ -160,7 +184,7 @@ mod tests {
         }
         let current = Validators { etag: "\"a\"".to_owned(), modified_ms: Some(784_111_777_500) };
         let current = has_current.then_some(&current);
-        Conditions::parse(&map).unwrap().evaluate(current, is_read)
+        Conditions::parse(&map).unwrap().evaluate(current, is_read, NOW_MS)
     }
 
     #[test]
@@ -180,6 +204,9 @@ mod tests {
             (IF_MODIFIED_SINCE, "Sun, 06 Nov 1994 08:49:37 GMT", NotModified, Proceed, Proceed),
             (IF_MODIFIED_SINCE, "Sun, 06 Nov 1994 08:49:36 GMT", Proceed, Proceed, Proceed),
             (IF_MODIFIED_SINCE, "yesterday", Proceed, Proceed, Proceed),
+            (IF_UNMODIFIED_SINCE, "Sun, 06 Nov 1994 08:49:37 GMT", Proceed, Proceed, Proceed),
+            (IF_UNMODIFIED_SINCE, "Sun, 06 Nov 1994 08:49:36 GMT", Failed, Failed, Proceed),
+            (IF_MATCH, "\"b\",,\"a\"", Proceed, Proceed, Failed),
         ] {
             assert_eq!(verdict(&[(name.clone(), value)], true, true), read, "{name} {value}");
             assert_eq!(verdict(&[(name.clone(), value)], true, false), write, "{name} {value}");
@@ -187,7 +214,10 @@ mod tests {
         }
         // If-None-Match replaces If-Modified-Since.
         let date = (IF_MODIFIED_SINCE, "Sun, 06 Nov 1994 08:49:37 GMT");
-        assert_eq!(verdict(&[(IF_NONE_MATCH, "\"b\""), date], true, true), Proceed);
+        assert_eq!(verdict(&[(IF_NONE_MATCH, "\"b\""), date.clone()], true, true), Proceed);
+        // If-Match replaces If-Unmodified-Since.
+        let older = (IF_UNMODIFIED_SINCE, "Sun, 06 Nov 1994 08:49:36 GMT");
+        assert_eq!(verdict(&[(IF_MATCH, "\"a\""), older], true, false), Proceed);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub fn parse_multipart(content_type: &str, body: &[u8]) -> Option<(usize, usize)
 pub fn apply_patch(document: &str, items: &str) -> Option<usize> {
     let mut document: Value = serde_json::from_str(document).ok()?;
     let items = patch::parse(&serde_json::from_str(items).ok()?).ok()?;
-    let failed = patch::apply(&mut document, &items, |_| Ok(()));
+    let failed = patch::apply(&mut document, &items, |_, _| Ok(()));
     Some(document.to_string().len().min(patch::result(&failed).to_string().len()))
 }
 

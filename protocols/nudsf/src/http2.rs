@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use h2::server::{Builder, Connection, Handshake, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
-use hyper::Request;
+use hyper::{Method, Request};
 use nearstate_node::executor::{TaskClass, is_due, spawn, timeout};
 
 use crate::duplex::Duplex;
@@ -140,6 +140,7 @@ fn begin(spare: &mut Option<Box<dyn StreamSlot>>, new: NewStream) {
 async fn serve_stream(new: NewStream) {
     let NewStream { context, request, respond: mut stream, arrived } = new;
     let (head, body) = request.into_parts();
+    let is_head = head.method == Method::HEAD;
     let reply = {
         let mut reply = pin!(respond(&context, (head, RequestBody::Two(body)), arrived));
         poll_fn(|cx| match reply.as_mut().poll(cx) {
@@ -151,7 +152,8 @@ async fn serve_stream(new: NewStream) {
     };
     let Some(reply) = reply else { return };
     let (head, body) = reply.into_head(context.date());
-    let is_last = body.is_empty();
+    // A response to HEAD has no content (RFC 9110, section 9.3.2).
+    let is_last = body.is_empty() || is_head;
     let Ok(mut sender) = stream.send_response(head, is_last) else {
         stream.send_reset(Reason::INTERNAL_ERROR);
         return;

@@ -169,6 +169,10 @@ pub const TARGET_IDLE_MAX: Duration = Duration::from_secs(30);
 /// meta: the receiver reads the blocks.
 pub const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
 
+/// The same for a record that has expired or was deleted, which no receiver can read any more. A
+/// larger one has only the descriptor and the meta.
+pub const LAST_NOTIFICATION_BYTES_MAX: usize = 16 << 20;
+
 /// How often the notifier looks for changes, and for what is due: timers are this late at most on
 /// an idle node.
 pub const NOTIFIER_INTERVAL: Duration = Duration::from_millis(10);

@@ -66,6 +66,9 @@ impl RecordMeta {
         is_valid.then_some(Self { expires_ms, callback, schema_id, tags })
     }
 
+    /// The names of its attributes.
+    pub(crate) const ATTRIBUTES: [&str; 4] = ["ttl", "callbackReference", "schemaId", "tags"];
+
     /// Reads a JSON value. `pointer` is its place in the body. Unknown attributes are ignored, as
     /// TS 29.501 requires.
     ///
@@ -260,6 +263,18 @@ pub(crate) fn parse_json(bytes: &[u8]) -> Result<Value, Problem> {
 
 /// Reads tags: each name has one value or more, without duplicates.
 pub(crate) fn tags_from_json(value: &Value, pointer: &str) -> Result<MetaTags, Problem> {
+    read_tags(value, pointer, false)
+}
+
+/// As [`tags_from_json`] for a timer, whose tags may have a value twice (TS 29.598, `Timer`).
+///
+/// # Errors
+/// 400.
+pub(crate) fn repeatable_tags_from_json(value: &Value, pointer: &str) -> Result<MetaTags, Problem> {
+    read_tags(value, pointer, true)
+}
+
+fn read_tags(value: &Value, pointer: &str, may_repeat: bool) -> Result<MetaTags, Problem> {
     let Value::Object(object) = value else {
         return Err(Problem::optional(pointer, "must be an object of tag names"));
     };
@@ -277,6 +292,9 @@ pub(crate) fn tags_from_json(value: &Value, pointer: &str) -> Result<MetaTags, P
             return Err(refused("must be an array of at least one string"));
         };
         texts.sort_unstable();
+        if may_repeat {
+            texts.dedup();
+        }
         if texts.iter().zip(texts.iter().skip(1)).any(|(before, after)| before == after) {
             return Err(refused("the values of a tag must be different"));
         }

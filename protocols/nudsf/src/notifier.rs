@@ -20,7 +20,7 @@ use crate::notifier::log_reader::{StorageSubscriptions, watched};
 use crate::notifier::notification_page::PartialTransaction;
 use crate::notifier::outbox::Outbox;
 use crate::repository::Repository;
-use crate::settings::NotifierEvent;
+use crate::settings::{NotifierEvent, NotifierLog};
 
 mod log_reader;
 mod notification_page;
@@ -137,17 +137,29 @@ fn behind(position: u64, partial: Option<&PartialTransaction>) -> u64 {
 struct ExpiryCollector {
     /// Rounds until the next one that looks.
     skipped: u32,
+    /// When a failure was reported, in time since the boot.
+    reported: Option<Duration>,
 }
 
 impl ExpiryCollector {
-    /// True if there may be more. A failure of one record does not stop the others.
-    fn round(&mut self, session: &Session) -> bool {
+    /// True if there may be more. A failure of one record does not stop the others, and is
+    /// reported.
+    fn round(&mut self, session: &Session, log: &NotifierLog) -> bool {
         if let Some(left) = self.skipped.checked_sub(1) {
             self.skipped = left;
             return false;
         }
-        let collected = session.collect_expired(COLLECTED_MAX);
-        let has_more = collected.is_ok_and(|collected| collected.has_more);
+        let has_more = match session.collect_expired(COLLECTED_MAX) {
+            Ok(collected) => collected.has_more,
+            Err(error) => {
+                let now = since_boot();
+                if self.reported.is_none_or(|at| now >= at + REPORT_INTERVAL) {
+                    self.reported = Some(now);
+                    log.emit(&NotifierEvent::Failed { reason: error.to_string() });
+                }
+                false
+            }
+        };
         self.skipped = if has_more { 0 } else { COLLECT_ROUNDS - 1 };
         has_more
     }
@@ -204,6 +216,7 @@ impl Notifier {
     /// Finds what is due until the region fails or belongs to another host.
     async fn notify(&self, deliveries: &Rc<Deliveries>) -> Result<()> {
         let (session, metrics) = (&self.repository.session, &self.repository.metrics);
+        let log = &self.repository.settings.notify.log;
         let mut position = deliveries.outbox.position()?;
         // The log keeps what is behind the stored position, for this run and the next one.
         let region = session.region();
@@ -235,7 +248,7 @@ impl Notifier {
                     subscribers = StorageSubscriptions::load(session, storages.clone()).await?;
                 }
             }
-            let mut is_busy = collector.round(session);
+            let mut is_busy = collector.round(session, log);
             let batch = subscribers.read(&mut stream, position, partial.as_ref())?;
             if known.is_some() && session.namespace_changes()? != known {
                 // The entries may be of a storage that was created meanwhile: they are read again.
@@ -268,7 +281,7 @@ impl Notifier {
             if is_busy {
                 yield_now().await;
             } else {
-                collector = ExpiryCollector::default();
+                collector.skipped = 0;
                 sleep(NOTIFIER_INTERVAL).await;
             }
         }

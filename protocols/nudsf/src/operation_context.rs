@@ -14,7 +14,7 @@ use crate::features::FeatureSet;
 use crate::meta::parse_json;
 use crate::multipart::is_media_type;
 use crate::problem::Problem;
-use crate::reply::{Reply, check_accepted};
+use crate::reply::{Reply, accepts, check_accepted};
 use crate::reply_body::{HttpConnectionState, SearchMemory};
 use crate::repository::{OperationRefusal, Repository, StorageNamespaces, precondition_failed};
 use crate::request_path::{RequestPath, encode_segment};
@@ -132,6 +132,11 @@ impl<'r> OperationContext<'r> {
         self.state.check_reply(reply.body_bytes())
     }
 
+    /// True if `Accept` is absent or allows a media type.
+    pub(crate) fn accepts(&self, media: &str) -> bool {
+        accepts(self.headers, media)
+    }
+
     /// As [`Self::check_reply`], for a response with a body of this type and length that is made
     /// after the commit.
     ///
@@ -215,6 +220,7 @@ impl<'r> OperationContext<'r> {
         let given = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let given = given.unwrap_or_default();
         if is_media_type(given, wanted) {
+            self.require_no_coding()?;
             return Ok(given);
         }
         let detail = format!("the content type must be {wanted}, not {given:?}");
@@ -247,7 +253,7 @@ impl<'r> OperationContext<'r> {
 
     /// The result of the conditions for a read: `Some` is the response to send instead.
     pub(crate) fn read_refusal(&self, current: &Validators) -> Option<Reply> {
-        match self.conditions.evaluate(Some(current), true) {
+        match self.conditions.evaluate(Some(current), true, self.now_ms) {
             ConditionResult::Proceed => None,
             ConditionResult::NotModified => {
                 Some(Reply::empty(StatusCode::NOT_MODIFIED).validated(current))
@@ -274,7 +280,7 @@ impl<'r> OperationContext<'r> {
         }
         let current = current();
         let current = current.as_ref();
-        if self.conditions.evaluate(current, false) == ConditionResult::Proceed {
+        if self.conditions.evaluate(current, false, self.now_ms) == ConditionResult::Proceed {
             return Ok(());
         }
         let with_body = current.filter(|_| self.gets_previous).and_then(|current| {

@@ -60,7 +60,7 @@ pub(crate) struct FailedItem {
 pub(crate) fn apply(
     document: &mut Value,
     items: &[PatchItem],
-    validate: impl Fn(&Value) -> Result<(), Problem>,
+    validate: impl Fn(&PatchItem, &Value) -> Result<(), Problem>,
 ) -> Vec<FailedItem> {
     let mut failed = Vec::new();
     for (index, item) in items.iter().enumerate() {
@@ -69,7 +69,7 @@ pub(crate) fn apply(
         let applied = patch(&mut changed, std::slice::from_ref(&item.operation))
             .map_err(|error| error.to_string())
             .and_then(|()| check_size(&changed))
-            .and_then(|()| validate(&changed).map_err(|problem| problem.detail));
+            .and_then(|()| validate(item, &changed).map_err(|problem| problem.detail));
         match applied {
             Ok(()) => *document = changed,
             Err(reason) => {
@@ -122,7 +122,7 @@ mod tests {
             {"op": "move", "from": "/b", "path": "/c"},
         ]);
         let mut document = json!({"a": 1});
-        let refuse = |value: &Value| match value.get("forbidden") {
+        let refuse = |_: &PatchItem, value: &Value| match value.get("forbidden") {
             Some(_) => Err(Problem::message("refused")),
             None => Ok(()),
         };
@@ -154,7 +154,7 @@ mod tests {
         let copy = |index| json!({"op": "copy", "from": "", "path": format!("/k{index}")});
         let items = Value::Array((0..60).map(copy).collect());
         let mut document = json!({"a": "x".repeat(1000)});
-        let failed = apply(&mut document, &parse(&items).unwrap(), |_| Ok(()));
+        let failed = apply(&mut document, &parse(&items).unwrap(), |_, _| Ok(()));
         assert!(failed.iter().any(|item| item.reason.contains("bytes")), "{failed:?}");
         assert!(document.to_string().len() <= DOCUMENT_BYTES_MAX);
         let copy = |power: u32| {
@@ -163,7 +163,7 @@ mod tests {
         };
         let items = Value::Array((0..16).map(copy).collect());
         let mut document = json!({"a": {}});
-        let failed = apply(&mut document, &parse(&items).unwrap(), |_| Ok(()));
+        let failed = apply(&mut document, &parse(&items).unwrap(), |_, _| Ok(()));
         assert!(failed.iter().any(|item| item.reason.contains("deeper")), "{failed:?}");
     }
 
@@ -180,7 +180,7 @@ mod tests {
             }).collect();
             let mut document = json!({"a": {"b": [1, 2]}, "c": "x"});
             if let Ok(items) = parse(&Value::Array(items)) {
-                apply(&mut document, &items, |_| Ok(()));
+                apply(&mut document, &items, |_, _| Ok(()));
             }
         }
     }

@@ -192,8 +192,10 @@ pub(crate) fn check_accepted(headers: &HeaderMap, media: &str) -> Result<(), Pro
     Err(Problem::new(StatusCode::NOT_ACCEPTABLE, "UNSUPPORTED_MEDIA_TYPE", detail))
 }
 
-/// True if `Accept` is absent or allows a media type.
+/// True if `Accept` is absent or allows a media type: the most specific range that names it counts
+/// (RFC 9110, section 12.5.1).
 pub(crate) fn accepts(headers: &HeaderMap, media: &str) -> bool {
+    let mut best: Option<(u8, bool)> = None;
     let mut is_present = false;
     let kind = media.split('/').next().unwrap_or_default();
     for value in headers.get_all(ACCEPT) {
@@ -201,18 +203,19 @@ pub(crate) fn accepts(headers: &HeaderMap, media: &str) -> bool {
         for item in value.split(',').filter(|item| !item.trim().is_empty()) {
             is_present = true;
             let range = media_type(item);
-            let is_named = range == "*/*"
-                || range == media
-                || range.strip_suffix("/*").is_some_and(|range| range == kind);
+            let precision = match range.strip_suffix("/*") {
+                Some("*") => 1,
+                Some(range) if range == kind => 2,
+                None if range == media => 3,
+                Some(_) | None => continue,
+            };
             let mut quality = item.split(';').skip(1).map(str::trim);
             let quality = quality.find_map(|parameter| parameter.strip_prefix("q="));
             let is_zero = quality.is_some_and(|q| q.parse::<f32>().is_ok_and(|q| q <= 0.0));
-            if is_named && !is_zero {
-                return true;
-            }
+            best = best.max(Some((precision, !is_zero)));
         }
     }
-    !is_present
+    best.map_or(!is_present, |(_, is_allowed)| is_allowed)
 }
 
 #[cfg(test)]

@@ -60,6 +60,49 @@ pub(crate) fn encode_segment(segment: &str) -> String {
     utf8_percent_encode(segment, SEGMENT).to_string()
 }
 
+/// Records of a storage, or parts of them, as a URI names them. Ids are decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MonitoredResource {
+    /// All records of the storage.
+    Records,
+    /// A record.
+    Record(String),
+    /// The meta of a record.
+    Meta(String),
+    /// All blocks of a record.
+    Blocks(String),
+    /// A block of a record.
+    Block(String, String),
+}
+
+impl MonitoredResource {
+    /// Parses a URI, which may be absolute. Returns the realm, the storage and the resource. `None`:
+    /// it names no records, or has a query or a fragment.
+    pub(crate) fn parse(uri: &str) -> Option<(String, String, Self)> {
+        if uri.contains(['?', '#']) {
+            return None;
+        }
+        let mut ends = uri.match_indices(API).map(|(at, found)| at + found.len());
+        let below = ends.find_map(|end| uri.get(end..).filter(|below| below.starts_with('/')))?;
+        let (segments, count) = split(below);
+        let text = |segment: &str| decode("", segment).ok().map(Cow::into_owned);
+        let segments = segments.get(..count)?;
+        if segments.iter().any(|segment| segment.is_empty()) {
+            return None;
+        }
+        let [realm, storage, "records", rest @ ..] = segments else { return None };
+        let resource = match rest {
+            [] => Self::Records,
+            [id] => Self::Record(text(id)?),
+            [id, "meta"] => Self::Meta(text(id)?),
+            [id, "blocks"] => Self::Blocks(text(id)?),
+            [id, "blocks", block] => Self::Block(text(id)?, text(block)?),
+            _ => return None,
+        };
+        Some((text(realm)?, text(storage)?, resource))
+    }
+}
+
 /// Parses the path and the query of a request.
 ///
 /// # Errors
@@ -117,10 +160,24 @@ pub(crate) fn parse<'u>(method: &Method, uri: &'u Uri) -> Result<RequestPath<'u>
         spec,
         realm: decode("{realmId}", realm)?,
         storage: decode("{storageId}", storage)?,
-        id: decode("{id}", id)?,
+        id: decode(id_name(resource), id)?,
         block: decode("{blockId}", block)?,
         query: Query::parse(uri.query().unwrap_or_default())?,
     })
+}
+
+/// The name of the variable in the path of a resource that has the id.
+const fn id_name(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Records
+        | Resource::Record
+        | Resource::Meta
+        | Resource::Blocks
+        | Resource::Block => "{recordId}",
+        Resource::Subscriptions | Resource::Subscription => "{subscriptionId}",
+        Resource::Schema => "{schemaId}",
+        Resource::Timers | Resource::Timer => "{timerId}",
+    }
 }
 
 /// The segments of a path that begins with a slash, and their number, of which the last may be the
@@ -227,6 +284,33 @@ mod tests {
         let prefixed = parsed(&Method::PUT, "/udsf/nudsf-dr/v1/R/S/meta-schemas/m").unwrap();
         assert_eq!(prefixed.spec.id, "CreateOrModifyMetaSchema");
         assert_eq!(encode_segment("a/b c%é"), "a%2Fb%20c%25%C3%A9");
+    }
+
+    #[test]
+    fn monitored_resources_are_those_that_requests_name() {
+        let one = |text: &str| text.to_owned();
+        let block = || MonitoredResource::Block(one("a/b"), one("x@y"));
+        for (below, wanted) in [
+            ("records", Some(MonitoredResource::Records)),
+            ("records/nai-u%40r", Some(MonitoredResource::Record(one("nai-u@r")))),
+            ("records/records", Some(MonitoredResource::Record(one("records")))),
+            ("records/a/meta", Some(MonitoredResource::Meta(one("a")))),
+            ("records/a/blocks", Some(MonitoredResource::Blocks(one("a")))),
+            ("records/a%2fb/blocks/x%40y", Some(block())),
+            ("records/a%2Fb/blocks/x@y", Some(block())),
+            ("records/a/", None),
+            ("records/a/foo", None),
+            ("records/a?x=1", None),
+            ("records/", None),
+            ("timers/a", None),
+        ] {
+            for root in ["", "http://records.example", "https://h:1/records/udsf"] {
+                let found =
+                    MonitoredResource::parse(&format!("{root}/nudsf-dr/v1/R%201/S/{below}"));
+                let wanted = wanted.clone().map(|wanted| (one("R 1"), one("S"), wanted));
+                assert_eq!(found, wanted, "{root} {below}");
+            }
+        }
     }
 
     #[test]

@@ -18,7 +18,8 @@ use serde_json::{Map, Value, json};
 
 use crate::limits::JSON_BYTES_MAX;
 use crate::meta::{
-    SCHEMA_TAG, is_callback, is_short_text, parse_json, push_json_text, tags_from_json, text, uri,
+    SCHEMA_TAG, is_callback, is_short_text, parse_json, push_json_text, repeatable_tags_from_json,
+    text, uri,
 };
 use crate::plain_json::PlainJson;
 use crate::problem::Problem;
@@ -202,7 +203,7 @@ impl Timer {
                 }
             },
         };
-        let tags = object.get("metaTags").map(|tags| tags_from_json(tags, "/metaTags"));
+        let tags = object.get("metaTags").map(|tags| repeatable_tags_from_json(tags, "/metaTags"));
         let mut timer = Self {
             tags: tags.transpose()?.unwrap_or_default(),
             schema_id: text(object, "schemaId", "")?,

@@ -12,7 +12,7 @@ use nearstate_store::{
 };
 use serde_json::{Value, json};
 
-use crate::limits::{NOTIFICATION_BYTES_MAX, SCAN_STEPS};
+use crate::limits::{LAST_NOTIFICATION_BYTES_MAX, NOTIFICATION_BYTES_MAX, SCAN_STEPS};
 use crate::notifier::notification_page::{
     NotificationPage, NotificationPlace, PartialTransaction, RecordStep, TRANSACTIONS_MAX,
 };
@@ -20,55 +20,25 @@ use crate::notifier::notified_record::{NotifiedRecord, bytes_of, expires_ms, is_
 use crate::notifier::outbox::{Notification, order_of};
 use crate::record::StoredBlock;
 use crate::repository::StorageNamespaces;
-use crate::request_path::encode_segment;
+use crate::request_path::{MonitoredResource, encode_segment};
 use crate::settings::NotificationKind;
 use crate::times::parse_date_time;
 
-/// A resource that a subscription monitors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Monitored {
-    /// All records of the storage.
-    Records,
-    /// A record (encoded id).
-    Record(String),
-    /// The meta of a record.
-    Meta(String),
-    /// All blocks of a record.
-    Blocks(String),
-    /// A block of a record (encoded ids).
-    Block(String, String),
-}
-
-impl Monitored {
-    fn parse(uri: &str) -> Option<Self> {
-        let (_, below) = uri.split_once("/records")?;
-        let segments: Vec<&str> = below.split('/').skip(1).collect();
-        Some(match segments.as_slice() {
-            [] | [""] => Self::Records,
-            [id] => Self::Record((*id).to_owned()),
-            [id, "meta"] => Self::Meta((*id).to_owned()),
-            [id, "blocks"] => Self::Blocks((*id).to_owned()),
-            [id, "blocks", block] => Self::Block((*id).to_owned(), (*block).to_owned()),
-            _ => return None,
-        })
-    }
-
-    /// True if a change of this record changes the resource.
-    fn is_changed(&self, change: &NotifiableChange<'_>) -> bool {
-        let (before, after) = (change.before.as_ref(), change.after.as_ref());
-        match self {
-            Self::Records => true,
-            Self::Record(id) => *id == change.id,
-            Self::Meta(id) => {
-                *id == change.id && before.map(|one| &one.meta) != after.map(|one| &one.meta)
-            }
-            Self::Blocks(id) => {
-                *id == change.id && is_other(before, after, NotifiedRecord::has_same_blocks)
-            }
-            Self::Block(id, block) => {
-                let (before, after) = (block_of(before, block), block_of(after, block));
-                *id == change.id && is_other(before, after, is_same_block)
-            }
+/// True if a change of this record changes the resource.
+fn is_changed(resource: &MonitoredResource, change: &NotifiableChange<'_>) -> bool {
+    let (before, after) = (change.before.as_ref(), change.after.as_ref());
+    match resource {
+        MonitoredResource::Records => true,
+        MonitoredResource::Record(id) => id == change.key,
+        MonitoredResource::Meta(id) => {
+            id == change.key && before.map(|one| &one.meta) != after.map(|one| &one.meta)
+        }
+        MonitoredResource::Blocks(id) => {
+            id == change.key && is_other(before, after, NotifiedRecord::has_same_blocks)
+        }
+        MonitoredResource::Block(id, block) => {
+            let (before, after) = (block_of(before, block), block_of(after, block));
+            id == change.key && is_other(before, after, is_same_block)
         }
     }
 }
@@ -82,12 +52,12 @@ fn is_other<T>(before: Option<&T>, after: Option<&T>, is_same: impl Fn(&T, &T) -
     }
 }
 
-/// The block with this encoded id.
+/// The block with this id.
 fn block_of<'r, 'v>(
     record: Option<&'r NotifiedRecord<'v>>,
-    encoded: &str,
+    id: &str,
 ) -> Option<&'r StoredBlock<'v>> {
-    record?.blocks.iter().find(|block| encode_segment(block.id) == encoded)
+    record?.blocks.iter().find(|block| block.id == id)
 }
 
 /// A subscription.
@@ -96,8 +66,8 @@ struct NotifiedSubscription {
     callback: String,
     /// The URI of the storage.
     base: String,
-    /// Empty: all records.
-    monitored: Vec<Monitored>,
+    /// `None`: all records.
+    monitored: Option<Vec<MonitoredResource>>,
     /// Empty: all operations.
     operations: Vec<String>,
     /// 0: never.
@@ -115,20 +85,24 @@ impl NotifiedSubscription {
         Some(Self {
             callback: value.get("callbackReference")?.as_str()?.to_owned(),
             base: base.to_owned(),
-            monitored: list("monitoredResourceUris")
-                .iter()
-                .filter_map(|uri| Monitored::parse(uri))
-                .collect(),
+            // A URI that names no records matches none.
+            monitored: Some(list("monitoredResourceUris"))
+                .filter(|uris| !uris.is_empty())
+                .map(|uris| uris.iter().filter_map(|uri| resource_of(uri)).collect()),
             operations: list("operations"),
             expires_ms: expiry.unwrap_or(0),
         })
     }
 }
 
+fn resource_of(uri: &str) -> Option<MonitoredResource> {
+    MonitoredResource::parse(uri).map(|(_, _, resource)| resource)
+}
+
 /// A change of a record.
 struct NotifiableChange<'v> {
-    /// The id, encoded as in URIs.
-    id: String,
+    /// The id.
+    key: &'v str,
     before: Option<NotifiedRecord<'v>>,
     after: Option<NotifiedRecord<'v>>,
     time_ms: u64,
@@ -318,7 +292,7 @@ impl WatchedStorage {
         if versions.namespace != self.namespaces.records.number() {
             return true;
         }
-        let Ok(id) = str::from_utf8(versions.key).map(encode_segment) else { return true };
+        let Ok(key) = str::from_utf8(versions.key) else { return true };
         // A record that has expired is replaced, deleted or collected: then it is notified.
         let has_expired = versions.before.as_ref().is_some_and(|before| {
             let expires_ms = expires_ms(before);
@@ -339,35 +313,34 @@ impl WatchedStorage {
                 if page.is_full() {
                     return false;
                 }
-                page.add(self.record_expired(&id, (&record, callback), order, time_ms));
+                page.add(self.record_expired(key, (&record, callback), order, time_ms));
             }
-            let (id, before) = (id.clone(), Some(record));
-            let change = NotifiableChange { id, before, after: None, time_ms };
+            let change = NotifiableChange { key, before: Some(record), after: None, time_ms };
             place.step = place.step.max(RecordStep::Ended);
             if place.step == RecordStep::Ended && !self.notify(&change, order, place, page) {
                 return false;
             }
         }
         place.step = RecordStep::Changed;
-        let change = NotifiableChange { id, before, after, time_ms };
+        let change = NotifiableChange { key, before, after, time_ms };
         self.notify(&change, order, place, page)
     }
 
     fn record_expired(
         &self,
-        id: &str,
+        key: &str,
         (record, callback): (&NotifiedRecord<'_>, &str),
         order: u64,
         due_ms: u64,
     ) -> Notification {
-        let (content_type, body) = record.to_notification(None, NOTIFICATION_BYTES_MAX);
+        let (content_type, body) = record.to_notification(None, LAST_NOTIFICATION_BYTES_MAX);
         Notification {
             kind: NotificationKind::RecordExpired,
             due_ms,
             order,
             uri: callback.to_owned(),
             content_type,
-            location: format!("{}/records/{id}", self.uri),
+            location: format!("{}/records/{}", self.uri, encode_segment(key)),
             body: body.into(),
         }
     }
@@ -382,11 +355,11 @@ impl WatchedStorage {
         page: &mut NotificationPage,
     ) -> bool {
         let from = place.subscription.take();
-        let (operation, record) = match (&change.before, &change.after) {
+        let (operation, record, bytes_max) = match (&change.before, &change.after) {
             (None, None) => return true,
-            (None, Some(after)) => ("CREATED", after),
-            (Some(_), Some(after)) => ("UPDATED", after),
-            (Some(before), None) => ("DELETED", before),
+            (None, Some(after)) => ("CREATED", after, NOTIFICATION_BYTES_MAX),
+            (Some(_), Some(after)) => ("UPDATED", after, NOTIFICATION_BYTES_MAX),
+            (Some(before), None) => ("DELETED", before, LAST_NOTIFICATION_BYTES_MAX),
         };
         let first = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
         for (key, subscriber) in self.subscribers.range::<[u8], _>((first, Bound::Unbounded)) {
@@ -398,18 +371,20 @@ impl WatchedStorage {
             let is_over = subscriber.expires_ms != 0 && subscriber.expires_ms <= change.time_ms;
             let is_wanted = subscriber.operations.is_empty()
                 || subscriber.operations.iter().any(|wanted| wanted == operation);
-            let is_monitored = subscriber.monitored.is_empty()
-                || subscriber.monitored.iter().any(|monitored| monitored.is_changed(change));
+            let is_monitored = subscriber
+                .monitored
+                .as_ref()
+                .is_none_or(|all| all.iter().any(|monitored| is_changed(monitored, change)));
             if is_over || !is_wanted || !is_monitored {
                 continue;
             }
             let descriptor = json!({
-                "recordRef": format!("{}/records/{}", subscriber.base, change.id),
+                "recordRef": format!("{}/records/{}", subscriber.base, encode_segment(change.key)),
                 "operationType": operation,
                 "subscriptionId": String::from_utf8_lossy(key),
             });
             let first = Some(("recordnotification", &descriptor));
-            let (content_type, body) = record.to_notification(first, NOTIFICATION_BYTES_MAX);
+            let (content_type, body) = record.to_notification(first, bytes_max);
             page.add(Notification {
                 kind: NotificationKind::DataChange,
                 due_ms: change.time_ms,
@@ -535,7 +510,7 @@ mod tests {
         // Neither subscription is for one of these records.
         let mut all = subscriptions(namespaces, 2);
         for subscriber in all.0.iter_mut().flat_map(|storage| storage.subscribers.values_mut()) {
-            subscriber.monitored = vec![Monitored::Blocks("other".to_owned())];
+            subscriber.monitored = Some(vec![MonitoredResource::Blocks("other".to_owned())]);
         }
         let (most, count) = read(&mut all);
         assert!(count >= CHANGES && most <= 10, "{most} of {count} in one read");
@@ -577,17 +552,15 @@ mod tests {
     }
 
     #[test]
-    fn the_uri_of_a_resource_says_what_is_monitored() {
-        let base = "http://udsf/nudsf-dr/v1/r/s/records";
-        for (below, monitored) in [
-            ("", Monitored::Records),
-            ("/a%2Fb", Monitored::Record("a%2Fb".to_owned())),
-            ("/a/meta", Monitored::Meta("a".to_owned())),
-            ("/a/blocks", Monitored::Blocks("a".to_owned())),
-            ("/a/blocks/b", Monitored::Block("a".to_owned(), "b".to_owned())),
-        ] {
-            assert_eq!(Monitored::parse(&format!("{base}{below}")), Some(monitored));
-        }
-        assert_eq!(Monitored::parse("http://udsf/x"), None);
+    fn a_uri_that_names_no_records_matches_none() {
+        let value = |uris: Value| {
+            json!({"callbackReference": "http://nf/", "subFilter": {
+            "monitoredResourceUris": uris}})
+        };
+        let of = |uris: Value| NotifiedSubscription::parse(&value(uris), "").unwrap().monitored;
+        assert_eq!(of(Value::Null), None);
+        assert_eq!(of(json!(["http://nf/records/a/"])), Some(Vec::new()));
+        let uri = "http://records/nudsf-dr/v1/r/s/records/a%40b";
+        assert_eq!(of(json!([uri])), Some(vec![MonitoredResource::Record("a@b".to_owned())]));
     }
 }

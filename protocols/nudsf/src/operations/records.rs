@@ -30,11 +30,16 @@ pub(super) fn check_block_id(id: &str) -> Result<(), Problem> {
     let is_valid = !id.is_empty()
         && id.len() <= BLOCK_NAME_BYTES_MAX
         && !multipart::has_control(id)
+        && id.trim() == id
+        && !id.eq_ignore_ascii_case("meta")
         && !is_reserved(id);
     if is_valid {
         return Ok(());
     }
-    let reason = format!("must have 1 to {BLOCK_NAME_BYTES_MAX} bytes and no control characters");
+    let reason = format!(
+        "must have 1 to {BLOCK_NAME_BYTES_MAX} bytes, no control characters and no outer spaces, \
+         and is not meta"
+    );
     Err(Problem::parameter("MANDATORY_IE_INCORRECT", "{blockId}", reason))
 }
 
@@ -186,6 +191,8 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
         match &previous {
             Some(previous) => context.check_reply(previous)?,
             None if old.is_some() => {}
+            // A client that accepts no record has created it, and gets none.
+            None if !context.accepts(MIXED) => {}
             None => context.check_body(MIXED, draft.multipart_bytes())?,
         }
         write_record(txn, place(context), &draft, old.as_ref())?;
@@ -198,9 +205,13 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
         Some(Some(previous)) => previous,
         Some(None) => Reply::empty(StatusCode::NO_CONTENT),
         None => {
-            let (media, body) = draft.to_multipart(version.unwrap_or_default());
-            Reply::with_body(StatusCode::CREATED, &media, body)
-                .located(&context.record_uri(&context.path.id))
+            let reply = if context.accepts(MIXED) {
+                let (media, body) = draft.to_multipart(version.unwrap_or_default());
+                Reply::with_body(StatusCode::CREATED, &media, body)
+            } else {
+                Reply::empty(StatusCode::CREATED)
+            };
+            reply.located(&context.record_uri(&context.path.id))
         }
     };
     Ok(reply.validated(&validators))
@@ -257,7 +268,10 @@ pub(super) async fn patch_meta(context: &OperationContext<'_>) -> Result<Reply, 
         let mut document = old_meta.to_json();
         let validators = old.meta_validators(&document.to_string());
         context.check_write(|| Some(validators.clone()), |_| None)?;
-        let validate = |document: &Value| meta_of(context, document, &old_meta).map(drop);
+        let validate = |item: &PatchItem, document: &Value| {
+            check_attributes(item, "")?;
+            meta_of(context, document, &old_meta).map(drop)
+        };
         let failed = patch::apply(&mut document, &items, validate);
         refuse_failed_test(&failed)?;
         context.check_reply(&patched(&failed))?;
@@ -306,6 +320,19 @@ fn meta_of(
         check_ttl(context, &meta, "")?;
     }
     Ok(meta)
+}
+
+/// Fails if an item names an attribute that a meta does not have: it would be ignored.
+fn check_attributes(item: &PatchItem, meta: &str) -> Result<(), Problem> {
+    for path in [Some(item.path.as_str()), item.from.as_deref()].into_iter().flatten() {
+        let name = path.strip_prefix(meta).and_then(|below| below.strip_prefix('/'));
+        let name = name.and_then(|below| below.split('/').next());
+        if name.is_some_and(|name| !RecordMeta::ATTRIBUTES.contains(&name)) {
+            let detail = format!("a meta has the attributes {}", RecordMeta::ATTRIBUTES.join(", "));
+            return Err(Problem::message(detail));
+        }
+    }
+    Ok(())
 }
 
 /// `PatchRecord`: all items or none.
@@ -360,18 +387,25 @@ fn refer_to_parts(mut document: Value, parts: &[BlockDraft]) -> Value {
     document
 }
 
-/// Items of paths that are neither in meta nor those of blocks: the whole record, or a place inside
-/// a block, whose content no patch sees.
+/// Items of paths that are neither attributes of the meta nor blocks: the whole record, an unknown
+/// attribute, or a place inside a block, whose content no patch sees; and those that would move a
+/// block into the meta.
 fn foreign_paths(items: &[PatchItem]) -> Vec<patch::FailedItem> {
     let is_foreign = |path: &str| {
         let is_inside = |id: &str| id.is_empty() || id.contains('/');
         path.is_empty() || path.strip_prefix("/blocks/").is_some_and(is_inside)
     };
+    let is_block = |path: &str| path.starts_with("/blocks");
     let mut failed = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        if is_foreign(&item.path) || item.from.as_deref().is_some_and(is_foreign) {
+        let crosses =
+            item.from.as_deref().is_some_and(|from| is_block(from) != is_block(&item.path));
+        let is_attribute = is_block(&item.path) || check_attributes(item, "/meta").is_ok();
+        let from_foreign = item.from.as_deref().is_some_and(is_foreign);
+        if crosses || !is_attribute || is_foreign(&item.path) || from_foreign {
             let reason = format!(
-                "a path is in /meta or is /blocks/{{blockId}} (failed operation index= {index})"
+                "a path is an attribute in /meta or is /blocks/{{blockId}}, and nothing moves \
+                 between the two (failed operation index= {index})"
             );
             failed.push(patch::FailedItem { path: item.path.clone(), reason, is_test: false });
         }
@@ -422,7 +456,7 @@ fn patched_draft(
     };
     let mut failed = foreign_paths(items);
     if failed.is_empty() {
-        failed = patch::apply(&mut document, items, |document| build(document).map(drop));
+        failed = patch::apply(&mut document, items, |_, document| build(document).map(drop));
     }
     if failed.is_empty() {
         return Ok(build(&document)?);

@@ -319,7 +319,9 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
         context.check_write(|| validators.clone(), |status| Some(old.as_ref()?.reply(status)))?;
         let old_tags = old.as_ref().map(|old| schema_tags(&old.value)).transpose()?;
         if adds_requirements(&tags, &old_tags.unwrap_or_default()) {
-            refuse_if_used(txn, context)?;
+            let advice = "they were not checked against the new requirements: delete such records, \
+                          or create another schema";
+            refuse_if_used(txn, context, advice)?;
         }
         let previous = old.as_ref().filter(|_| context.gets_previous);
         let previous = previous.map(|old| old.reply(StatusCode::OK));
@@ -368,7 +370,11 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
 
 /// 409 if a record names the schema. The transaction reads the index, so that no record can name
 /// the schema before the commit.
-fn refuse_if_used(txn: &Txn<'_>, context: &OperationContext<'_>) -> Result<(), OperationRefusal> {
+fn refuse_if_used(
+    txn: &Txn<'_>,
+    context: &OperationContext<'_>,
+    advice: &str,
+) -> Result<(), OperationRefusal> {
     let mut holder = None;
     txn.find_all(context.storage.records, SCHEMA_TAG, Values::Equal(context.key()), |key| {
         holder = Some(String::from_utf8_lossy(key).into_owned());
@@ -377,10 +383,7 @@ fn refuse_if_used(txn: &Txn<'_>, context: &OperationContext<'_>) -> Result<(), O
     match holder {
         None => Ok(()),
         Some(record) => {
-            let detail = format!(
-                "the record {record:?} names this schema and was not checked against the new \
-                 requirements: delete such records, or create another schema"
-            );
+            let detail = format!("records name this schema, such as {record:?}: {advice}");
             Err(Problem::conflict("SCHEMA_IN_USE", detail).into())
         }
     }
@@ -401,6 +404,8 @@ pub(super) async fn delete(context: &OperationContext<'_>) -> Result<Reply, Repl
             Reply::empty(StatusCode::NO_CONTENT)
         };
         context.check_reply(&reply)?;
+        // Such records could not be changed any more.
+        refuse_if_used(txn, context, "delete such records, or change their schemaId, first")?;
         txn.delete(context.storage.schemas, context.key())?;
         Ok(reply.validated(&validators))
     };

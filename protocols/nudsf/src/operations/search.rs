@@ -178,7 +178,7 @@ pub(super) async fn search(context: &OperationContext<'_>) -> Result<Reply, Repl
     let SearchQuery { filter, limit, counts_all, retrieve, payload_max, mut counters } =
         search_query(context)?;
     let references_max = limit.unwrap_or(REFERENCES_MAX).min(REFERENCES_MAX);
-    let visits_all = counts_all || !counters.is_empty() || limit.is_none();
+    let visits_all = counts_all || !counters.is_empty() || limit.is_none_or(|limit| limit == 0);
     let (mut found, memory) = (Found::default(), context.search_memory());
     let records_uri = format!("{}/records/", context.uri());
     for_each_match(context, context.storage.records, (filter.as_ref(), &memory), |view, tags| {

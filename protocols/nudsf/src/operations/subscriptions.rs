@@ -18,7 +18,7 @@ use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::OperationRefusal;
-use crate::request_path::{API, Query, encode_segment};
+use crate::request_path::{MonitoredResource, Query, encode_segment};
 use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
@@ -61,7 +61,11 @@ impl ClientId {
 
     /// True if the two are one instance, or instances of one set.
     fn is_same(&self, other: &Self) -> bool {
-        (self.instance.is_some() && self.instance == other.instance)
+        // UUIDs are compared without regard to case (RFC 9562, section 4).
+        let is_equal = |one: &String| {
+            other.instance.as_ref().is_some_and(|other| one.eq_ignore_ascii_case(other))
+        };
+        self.instance.as_ref().is_some_and(is_equal)
             || (self.set.is_some() && self.set == other.set)
     }
 }
@@ -136,16 +140,15 @@ fn check_filter(context: &OperationContext<'_>, filter: &Value) -> Result<(), Pr
             return Err(Problem::optional(pointer, reason));
         };
         // The host may have another name for the client than for the node.
-        let uri = context.uri();
-        let path = uri.find(API).and_then(|at| uri.get(at..)).unwrap_or_default();
-        let root = format!("{path}/records");
+        let (own_realm, own_storage) = (&*context.path.realm, &*context.path.storage);
         let is_here = |text: &str| {
-            let at = text.find(API).and_then(|at| text.get(at..)).unwrap_or(text);
-            at == root || at.strip_prefix(&root).is_some_and(|rest| rest.starts_with('/'))
+            let found = MonitoredResource::parse(text);
+            found.is_some_and(|(realm, storage, _)| realm == own_realm && storage == own_storage)
         };
         for (index, item) in items.iter().enumerate() {
             if !item.as_str().is_some_and(is_here) {
-                let reason = format!("must be the URI of {root} or of a resource below it");
+                let reason = "must be the URI of the records of this storage, of a record, its \
+                              meta, its blocks or a block";
                 return Err(Problem::optional(format!("{pointer}/{index}"), reason));
             }
         }
@@ -280,7 +283,7 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
             context.check_write(|| Some(old.validators()), |_| None)?;
             let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
             let mut value = old.value.clone();
-            let failed = patch::apply(&mut value, &items, |value| {
+            let failed = patch::apply(&mut value, &items, |_, value| {
                 let checked = check(context, value)?;
                 if checked.client == owner { Ok(()) } else { Err(not_owner()) }
             });

@@ -2,8 +2,8 @@
 
 use hyper::StatusCode;
 use nearstate_node::executor::yield_if_due;
-use nearstate_store::Txn;
 use nearstate_store::search::{Op, Search};
+use nearstate_store::{Txn, View};
 use serde_json::{Map, Value};
 
 use super::records::{patched, refuse_failed_test};
@@ -13,7 +13,7 @@ use crate::filter::parse_text;
 use crate::limits::{DELETED_MAX, LIST_BYTES_MAX, REFERENCES_MAX};
 use crate::meta::check_json_bytes;
 use crate::operation_context::OperationContext;
-use crate::patch;
+use crate::patch::{self, PatchItem};
 use crate::problem::Problem;
 use crate::reply::Reply;
 use crate::reply_body::SearchMemory;
@@ -133,13 +133,28 @@ pub(super) async fn delete_matching(context: &OperationContext<'_>) -> Result<Re
     Ok(Reply::json(StatusCode::OK, &Value::Object(body)))
 }
 
+/// 412 if a condition of the request does not hold. TS 29.598 has none for timers; RFC 9110 forbids
+/// to ignore them.
+fn check_conditions(
+    context: &OperationContext<'_>,
+    view: Option<&View<'_>>,
+) -> Result<(), OperationRefusal> {
+    if context.conditions.is_unconditional_write() {
+        return Ok(());
+    }
+    let current = view.map(Document::of).transpose()?.map(|document| document.validators());
+    context.check_write(|| current, |_| None)
+}
+
 /// `CreateOrModifyTimer`.
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     context.require_media("application/json")?;
     let timer = Timer::read(&context.body, &context.path.id)?;
     timer.check_tags()?;
     let body = |txn: &Txn<'_>| -> Result<bool, OperationRefusal> {
-        let existed = txn.get(context.storage.timers, context.key())?.is_some();
+        let view = txn.get(context.storage.timers, context.key())?;
+        let existed = view.is_some();
+        check_conditions(context, view.as_ref())?;
         timer.write(txn, (context.storage.timers, context.key()), None, context.now_ms)?;
         Ok(existed)
     };
@@ -156,9 +171,10 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
         let Some(view) = txn.get(context.storage.timers, context.key())? else {
             return Err(no_timer(id).into());
         };
+        check_conditions(context, Some(&view))?;
         let old = Document::of(&view)?.value;
         let mut value = old.clone();
-        let validate = |value: &Value| Timer::parse(value.clone(), id)?.check_tags();
+        let validate = |_: &PatchItem, value: &Value| Timer::parse(value.clone(), id)?.check_tags();
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
         context.check_reply(&patched(&failed))?;
@@ -179,6 +195,9 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
 /// `DeleteTimer`.
 pub(super) async fn delete(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     let body = |txn: &Txn<'_>| -> Result<(), OperationRefusal> {
+        if !context.conditions.is_unconditional_write() {
+            check_conditions(context, txn.get(context.storage.timers, context.key())?.as_ref())?;
+        }
         if txn.delete(context.storage.timers, context.key())? {
             return Ok(());
         }

@@ -351,6 +351,16 @@ impl TestClient {
 }
 
 /// Percent-encodes a query value.
+/// Waits until the present second is over: a date does not tell changes of one second apart.
+#[expect(clippy::disallowed_methods, reason = "the test has no executor")]
+pub(crate) fn wait_for_next_second() {
+    let second = || nearstate_store::now_ms() / 1000;
+    let begun = second();
+    while second() == begun {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 pub(crate) fn encode(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),

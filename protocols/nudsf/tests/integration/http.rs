@@ -196,3 +196,16 @@ fn req_http_2_floods_end_the_connection_and_others_are_served() {
     assert!(garbage < 1_000_000, "garbage: {garbage}");
     node.client().get("/records/none").is(404, "RECORD_NOT_FOUND");
 }
+
+/// A response to HEAD has no content: with some, the client would take it for a violation of HTTP/2.
+#[test]
+fn req_head_over_http2_has_no_body() {
+    let node = node();
+    with_http2(&node, async |mut client| {
+        for path in ["/records/r1", "/records"] {
+            let (status, body) = send(&mut client, "HEAD", path, String::new()).await;
+            assert_eq!((status, body.len()), (405, 0), "{path}");
+        }
+        assert_eq!(send(&mut client, "GET", "/records/r1", String::new()).await.0, 404);
+    });
+}

@@ -463,3 +463,21 @@ fn req_https_targets_are_reached_if_their_authority_is_known() {
     client.put_record("r1", "{}", &[]).is(201, "");
     assert_eq!(target.wait_for(1)[0].path, "/secure");
 }
+
+/// Another encoding of the same id is the same resource, and a record without a readable URI is
+/// notified with its blocks when it ends.
+#[test]
+fn req_equal_uris_are_matched_and_a_last_notification_has_large_blocks() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let filter = json!({"subFilter": {"monitoredResourceUris": [format!("{RECORDS}/u%40r")]}});
+    subscribe(&mut client, "s1", &target.uri("/one"), &filter);
+    let large = "x".repeat(1_100_000);
+    client.put_record("other", "{}", &[("a", "1")]).is(201, "");
+    client.put_record("u@r", "{}", &[("a", &large)]).is(201, "");
+    client.send("DELETE", "/records/u@r", &[], "").is(204, "");
+    let received = target.wait_for(2);
+    assert_eq!(operations(&received), ["CREATED", "DELETED"]);
+    assert!(!received[0].body.contains(&large), "the receiver can read it");
+    assert!(received[1].body.contains(&large), "it cannot be read any more");
+}

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use crate::fixture::{JSON, MIXED, PATCH, TestClient, encode, node, patch_body, record_body};
+use crate::fixture::{
+    JSON, MIXED, PATCH, TestClient, encode, node, patch_body, record_body, wait_for_next_second,
+};
 
 const META: &str = r#"{"tags":{"ueId":["455345"],"supi":["imsi-999559807001001"]}}"#;
 const TIMER: &str = r#"{"expires":"2999-01-01T00:00:00Z"}"#;
@@ -157,11 +159,16 @@ fn dr03_get_is_conditional_and_negotiated() {
     client.get("/records/r1").is(404, "RECORD_NOT_FOUND");
     let created = client.put_record("r1", META, &[("a", "1")]);
     let mut get = |header: (&str, &str)| client.send("GET", "/records/r1", &[header], "");
+    let date = created.header("last-modified").unwrap();
+    assert_eq!(get(("If-Modified-Since", date)).status, 200, "it may change in this second");
+    wait_for_next_second();
     let unchanged = get(("If-None-Match", created.etag()));
     assert_eq!((unchanged.status, unchanged.etag()), (304, created.etag()));
     assert_eq!(get(("If-None-Match", "*")).status, 304);
     assert_eq!(get(("If-None-Match", "\"x\"")).status, 200);
-    assert_eq!(get(("If-Modified-Since", created.header("last-modified").unwrap())).status, 304);
+    assert_eq!(get(("If-Modified-Since", date)).status, 304);
+    assert_eq!(get(("If-Unmodified-Since", date)).status, 200);
+    assert_eq!(get(("If-Unmodified-Since", "Sun, 06 Nov 1994 08:49:37 GMT")).status, 412);
     assert_eq!(get(("If-Modified-Since", "Sun, 06 Nov 1994 08:49:37 GMT")).status, 200);
     get(("If-Match", "\"x\"")).is(412, "PRECONDITION_FAILED");
     get(("Accept", "application/json")).is(406, "UNSUPPORTED_MEDIA_TYPE");
@@ -356,8 +363,7 @@ fn dr04_a_write_whose_response_the_client_excludes_changes_nothing() {
     .to_string();
     let schema = r#"{"schemaId":"s","metaTags":[{"tagName":"x","keyType":"OTHER_TAG"}]}"#;
     for (method, path, headers, body) in [
-        ("PUT", "/records/r2", [MIXED, json], body.as_str()),
-        ("PUT", "/records/r1?get-previous=true", [MIXED, json], &body),
+        ("PUT", "/records/r1?get-previous=true", [MIXED, json], body.as_str()),
         ("DELETE", "/records/r1?get-previous=true", [JSON, json], ""),
         ("PATCH", "/records/r1/meta", [PATCH, multipart], patch),
         ("PUT", "/records/r1/blocks/a?get-previous=true", [JSON, json], "2"),
@@ -370,9 +376,63 @@ fn dr04_a_write_whose_response_the_client_excludes_changes_nothing() {
         let refused = client.send(method, path, &headers, body);
         assert_eq!(refused.status, 406, "{method} {path} {}", refused.text());
     }
-    client.get("/records/r2").is(404, "RECORD_NOT_FOUND");
     client.get(&format!("{timers}/t")).is(200, "");
     client.get("/subs-to-notify/s1").is(404, "SUBSCRIPTION_NOT_FOUND");
     client.get("/meta-schemas/s").is(404, "SCHEMA_NOT_FOUND");
     assert_eq!(client.get("/records/r1").etag(), etag);
+}
+
+#[test]
+fn dr04_a_client_that_accepts_no_record_creates_one_without_a_body() {
+    let node = node();
+    let mut client = node.client();
+    let accept = ("Accept", "application/problem+json");
+    let body = record_body("{}", &[("a", "1")]);
+    let created = client.send("PUT", "/records/r1", &[MIXED, accept], &body);
+    assert_eq!((created.status, created.text().as_str()), (201, ""));
+    assert!(created.header("location").is_some());
+    client.send("PUT", "/records/r1", &[MIXED, accept], &body).is(204, "");
+    let coded = [MIXED, ("Content-Encoding", "gzip")];
+    client.send("PUT", "/records/r1", &coded, &body).is(415, "UNSUPPORTED_MEDIA_TYPE");
+}
+
+#[test]
+fn dr11_ids_of_blocks_can_be_read_back() {
+    let node = node();
+    let mut client = node.client();
+    client.put_record("r1", "{}", &[("a", "1")]).is(201, "");
+    for id in ["meta", "META", "%20a", "a%20"] {
+        let path = format!("/records/r1/blocks/{id}");
+        client.send("PUT", &path, &[], "2").is(400, "MANDATORY_IE_INCORRECT");
+    }
+    client.put_record("r2", "{}", &[("meta", "1")]).is(400, "MANDATORY_IE_INCORRECT");
+    client.send("PUT", "/records/r1/blocks/a%20b", &[], "2").is(201, "");
+    client.get("/records/r1/blocks/a%20b").is(200, "");
+}
+
+/// A patch that would lose something without a word is refused.
+#[test]
+fn dr05_a_patch_moves_nothing_between_blocks_and_meta_and_names_known_attributes() {
+    let node = node();
+    let mut client = node.client();
+    client.put_record("r1", r#"{"tags":{"a":["1"]}}"#, &[("b", "1")]).is(201, "");
+    let before = client.get("/records/r1").etag().to_owned();
+    for item in [
+        json!({"op": "move", "from": "/blocks/b", "path": "/meta/typo"}),
+        json!({"op": "move", "from": "/blocks/b", "path": "/meta/tags"}),
+        json!({"op": "copy", "from": "/meta/tags", "path": "/blocks/c"}),
+        json!({"op": "add", "path": "/meta/foo", "value": 1}),
+    ] {
+        let body = patch_body(&json!([item]).to_string(), &[]);
+        let reply = client.send("PATCH", "/records/r1", &[MIXED], body);
+        assert_eq!(reply.status, 422, "{item}: {}", reply.text());
+        assert_eq!(client.get("/records/r1").etag(), before, "{item}");
+    }
+    let patch = json!([
+        {"op": "add", "path": "/unknown", "value": 5},
+        {"op": "add", "path": "/tags/c", "value": ["2"]},
+    ]);
+    let reply = client.send("PATCH", "/records/r1/meta", &[PATCH], patch.to_string());
+    assert_eq!(reply.is(200, "").json()["report"][0]["path"], "/unknown");
+    assert_eq!(client.get("/records/r1/meta").json()["tags"]["c"][0], "2");
 }

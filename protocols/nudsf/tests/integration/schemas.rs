@@ -5,7 +5,7 @@
 use nearstate_store::{Namespace, Session, Tag, TagState};
 use serde_json::{Value, json};
 
-use crate::fixture::{JSON, MIXED, PATCH, encode, node, patch_body};
+use crate::fixture::{JSON, MIXED, PATCH, encode, node, patch_body, wait_for_next_second};
 
 fn schema() -> Value {
     json!({"schemaId": "s", "metaTags": [
@@ -269,6 +269,7 @@ fn dr18_get_of_a_schema_is_conditional() {
     let date = read.header("last-modified").unwrap_or_default();
     let mut since =
         |date| client.send("GET", "/meta-schemas/s", &[("If-Modified-Since", date)], "").status;
+    wait_for_next_second();
     assert_eq!((since(date), since("Sun, 06 Nov 1994 08:49:37 GMT")), (304, 200));
     // Clients that are generated from the `OpenAPI` file ask for the type that it has by mistake.
     let accept = [("Accept", "multipart/mixed, application/problem+json")];
@@ -317,4 +318,18 @@ fn req07_a_schema_that_was_replaced_is_in_force_at_once() {
     }
     client.send("DELETE", "/meta-schemas/s", &[], "").is(204, "");
     client.put_record("r", &meta, &[("b", "1")]).is(400, "OPTIONAL_IE_INCORRECT");
+}
+
+/// A record whose schema is gone could not be changed.
+#[test]
+fn dr20_a_schema_that_records_name_is_not_deleted() {
+    let node = node();
+    let mut client = node.client();
+    let loose = json!({"schemaId": "s", "metaTags": []}).to_string();
+    client.send("PUT", "/meta-schemas/s", &[JSON], &loose).is(201, "");
+    client.put_record("r1", r#"{"schemaId":"s"}"#, &[("a", "1")]).is(201, "");
+    client.send("DELETE", "/meta-schemas/s", &[], "").is(409, "SCHEMA_IN_USE");
+    client.get("/meta-schemas/s").is(200, "");
+    client.send("DELETE", "/records/r1", &[], "").is(204, "");
+    client.send("DELETE", "/meta-schemas/s", &[], "").is(204, "");
 }

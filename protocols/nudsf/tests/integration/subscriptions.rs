@@ -4,7 +4,7 @@ use nearstate_nudsf::FeatureSet;
 use nearstate_nudsf::limits::{LIST_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use serde_json::{Value, json};
 
-use crate::fixture::{JSON, PATCH, TestNodeOptions, encode, node, node_of};
+use crate::fixture::{JSON, PATCH, TestNodeOptions, encode, node, node_of, wait_for_next_second};
 
 const NF: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
 const OTHER: &str = "00000000-f61b-4bc1-b9da-47c9c5d14b64";
@@ -152,6 +152,7 @@ fn dr14_get_of_a_subscription_is_conditional() {
     let date = read.header("last-modified").unwrap_or_default();
     let mut since =
         |date| client.send("GET", "/subs-to-notify/s1", &[("If-Modified-Since", date)], "").status;
+    wait_for_next_second();
     assert_eq!((since(date), since("Sun, 06 Nov 1994 08:49:37 GMT")), (304, 200));
 }
 
@@ -269,4 +270,26 @@ fn dr13_a_list_of_subscriptions_is_bounded() {
     let listed = client.get("/subs-to-notify");
     let listed = listed.is(200, "").json().as_array().map_or(0, Vec::len);
     assert!((count / 3..=count / 2 + 2).contains(&listed), "{listed} of {count}");
+}
+
+#[test]
+fn dr15_a_monitored_uri_names_records_of_the_storage() {
+    let node = node();
+    let mut client = node.client();
+    let root = "http://records.example/nudsf-dr/v1/Realm01/Storage01";
+    let mut put = |uri: &str| {
+        let mut body = subscription();
+        body["subFilter"] = json!({"monitoredResourceUris": [uri]});
+        client.send("PUT", "/subs-to-notify/s1", &[JSON], body.to_string()).status
+    };
+    for below in ["/records/a/", "/records/a/foo", "/records/a?x=1", "/timers/a", "/records/"] {
+        assert_eq!(put(&format!("{root}{below}")), 400, "{below}");
+    }
+    assert_eq!(put("http://h/nudsf-dr/v1/Realm01/Other/records/a"), 400);
+    assert_eq!(put("http://records.example/a"), 400);
+    assert_eq!(put(&format!("{root}/records/nai-u%40r.org")), 201);
+    // The owner is the same network function, whichever case its UUID is written in.
+    let owner = encode(&json!({"nfId": NF.to_ascii_uppercase()}).to_string());
+    let path = format!("/subs-to-notify/s1?client-id={owner}");
+    client.send("DELETE", &path, &[], "").is(204, "");
 }

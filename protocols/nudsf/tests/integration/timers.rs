@@ -369,3 +369,20 @@ fn req_the_last_missed_repetitions_of_a_timer_are_notified() {
     // No callback: nothing is notified, and it is at the present time at once.
     assert_ne!(client.get(&path("silent")).json()["expires"], epoch);
 }
+
+/// TS 29.598 has no conditions for timers; RFC 9110 forbids to ignore them.
+#[test]
+fn tm03_conditions_of_a_write_are_kept() {
+    let node = node();
+    let mut client = node.client();
+    let timer = json!({"expires": FUTURE, "metaTags": {"a": ["1", "1"]}});
+    let body = timer.to_string();
+    client.send("PUT", &path("t"), &[JSON, ("If-Match", "*")], &body).is(412, "");
+    client.send("PUT", &path("t"), &[JSON, ("If-None-Match", "*")], &body).is(201, "");
+    client.send("PUT", &path("t"), &[JSON, ("If-None-Match", "*")], &body).is(412, "");
+    let patch = json!([{"op": "add", "path": "/deleteAfter", "value": 5}]).to_string();
+    client.send("PATCH", &path("t"), &[PATCH, ("If-Match", "\"x\"")], patch).is(412, "");
+    client.send("DELETE", &path("t"), &[("If-Match", "\"x\"")], "").is(412, "");
+    assert_eq!(client.get(&path("t")).json()["metaTags"], json!({"a": ["1", "1"]}));
+    client.send("DELETE", &path("t"), &[("If-Match", "*")], "").is(204, "");
+}
