@@ -168,7 +168,8 @@ impl Repository {
     pub(crate) fn storages(&self) -> Result<Vec<(StorageNamespaces, String)>> {
         let of = |storage: &Storage| {
             let StorageSpec { realm, storage: name, .. } = &storage.spec;
-            Ok((self.current(storage)?, self.storage_uri("", realm, name)))
+            let root = self.settings.notify.root.as_deref().unwrap_or_default();
+            Ok((self.current(storage)?, self.storage_uri(root, realm, name)))
         };
         self.storages.iter().map(of).collect()
     }

@@ -67,6 +67,9 @@ pub struct NotifySettings {
     pub lock: Option<PathBuf>,
     /// TLS for `https` targets. `None`: they are not reached.
     pub tls: Option<ClientTls>,
+    /// The `apiRoot` in URIs that no request names, without [`NudsfSettings::api_root`]: an address
+    /// of the node. `None`: such URIs have none.
+    pub root: Option<String>,
     /// What the notifier reports to operators.
     pub log: NotifierLog,
 }

@@ -132,7 +132,12 @@ pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<
         storages,
         api_root: settings.nudsf_api_root.clone(),
         tokens,
-        notify: NotifySettings { lock: Some(lock.into()), tls, log: notifier_log() },
+        notify: NotifySettings {
+            lock: Some(lock.into()),
+            tls,
+            root: own_root(settings),
+            log: notifier_log(),
+        },
         overload_delay: settings.nudsf_overload_delay.0,
         features,
         ..NudsfSettings::default()
@@ -140,6 +145,21 @@ pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<
     let protocol = NudsfProtocol::new(Arc::new(nudsf), Arc::clone(metrics))?;
     let over_tls = protocol.over_tls();
     Ok(NudsfParts { protocols: [Arc::new(protocol), Arc::new(over_tls)], keys })
+}
+
+/// The first address that clients of the data repository are told, or that they can connect to.
+fn own_root(settings: &Settings) -> Option<String> {
+    let is_whole = |address: &&SocketAddr| !address.ip().is_unspecified() && address.port() != 0;
+    let lists = [
+        ("http", &settings.nudsf_announce),
+        ("https", &settings.nudsf_announce_tls),
+        ("http", &settings.nudsf),
+        ("https", &settings.nudsf_tls),
+    ];
+    let roots = lists.into_iter().filter_map(|(scheme, list)| {
+        list.iter().find(is_whole).map(|address| format!("{scheme}://{address}"))
+    });
+    roots.into_iter().next()
 }
 
 /// Registers the node with the NRF, if one is set. Dropping the client removes the registration.

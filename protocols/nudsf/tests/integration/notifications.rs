@@ -113,7 +113,10 @@ fn req_a_subscription_selects_operations_and_resources() {
 
 #[test]
 fn req_an_expired_record_is_delivered_and_is_then_gone() {
-    let (node, target) = (node(), receiver());
+    let root = Some("http://udsf.example:80".to_owned());
+    let notify = NotifySettings { root, ..NotifySettings::default() };
+    let options = TestNodeOptions { notify, ..TestNodeOptions::default() };
+    let (node, target) = (node_of(options), receiver());
     let mut client = node.client();
     let meta = json!({
         "ttl": "2999-01-01T00:00:00Z", "callbackReference": target.uri("/expired"),
@@ -134,7 +137,8 @@ fn req_an_expired_record_is_delivered_and_is_then_gone() {
         .unwrap();
     let received = target.wait_for(3);
     let expired = received.iter().find(|one| one.path == "/expired").unwrap();
-    assert_eq!(expired.location, "/nudsf-dr/v1/Realm01/Storage01/records/r1");
+    let uri = "http://udsf.example:80/nudsf-dr/v1/Realm01/Storage01/records/r1";
+    assert_eq!(expired.location, uri);
     assert!(expired.body.contains("last") && expired.body.contains("ueId"), "{expired:?}");
     let changes: Vec<Received> =
         received.iter().filter(|one| one.path == "/changes").cloned().collect();
