@@ -40,8 +40,8 @@ pub const NS_STREAM_OP_ELEMENTS: u32 = 5;
 /// one of `NS_STREAM_FULL_..`. The region has one log for all namespaces; it refuses commits if any
 /// namespace is set to `NS_STREAM_FULL_REFUSE`. The log permanently takes a 64th of the region's
 /// heap, from 512 KiB to 8 MiB, and holds what its transactions have replaced: at most a sixteenth
-/// of the heap. A transaction that replaces more than an eighth of that fails with `NS_BEHIND` while
-/// the log holds more than half of it.
+/// of the heap. A transaction that replaces more than an eighth of that fails with `NS_BEHIND`
+/// while the log holds more than half of it.
 ///
 /// Fails with `NS_WRONG_KIND` for counters, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
 /// `NS_BAD_ARGUMENT`.

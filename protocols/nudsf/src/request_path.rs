@@ -76,8 +76,8 @@ pub(crate) enum MonitoredResource {
 }
 
 impl MonitoredResource {
-    /// Parses a URI, which may be absolute. Returns the realm, the storage and the resource. `None`:
-    /// it names no records, or has a query or a fragment.
+    /// Parses a URI, which may be absolute. Returns the realm, the storage and the resource.
+    /// `None`: it names no records, or has a query or a fragment.
     pub(crate) fn parse(uri: &str) -> Option<(String, String, Self)> {
         if uri.contains(['?', '#']) {
             return None;

@@ -293,7 +293,8 @@ mod tests {
                 part.with(posting(key), &mut next);
                 bytes = next;
             }
-            let found: BTreeSet<_> = keys(&PostingsPart::parse(&bytes).unwrap()).into_iter().collect();
+            let part = PostingsPart::parse(&bytes).unwrap();
+            let found: BTreeSet<_> = keys(&part).into_iter().collect();
             prop_assert_eq!(&found, &entered);
             for key in &entered {
                 let mut next = Vec::new();

@@ -197,7 +197,8 @@ fn req_http_2_floods_end_the_connection_and_others_are_served() {
     node.client().get("/records/none").is(404, "RECORD_NOT_FOUND");
 }
 
-/// A response to HEAD has no content: with some, the client would take it for a violation of HTTP/2.
+/// A response to HEAD has no content: with some, the client would take it for a violation of
+/// HTTP/2.
 #[test]
 fn req_head_over_http2_has_no_body() {
     let node = node();
