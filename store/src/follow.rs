@@ -168,6 +168,10 @@ impl Session {
     /// `BadArgument`: another process follows with this region; `System`, `Forked`, `Damaged`.
     pub fn follow(&self) -> Result<Follower<'_>> {
         let lock = self.member.lock_follower()?;
+        if self.member.is_returning()? {
+            self.finish_return()?;
+            self.member.set_fenced(false)?;
+        }
         self.finish_switch()?;
         let state = match self.member.following()? {
             Some(following) if following.state == FollowState::Promoting => {
@@ -233,8 +237,12 @@ impl Session {
         Ok(followed.len())
     }
 
-    /// Completes a switch to another log that was killed. The caller has the follower's lock.
+    /// Completes a switch to another log, or a return, that was killed. The caller has the
+    /// follower's lock.
     fn finish_switch(&self) -> Result<()> {
+        if self.member.is_returning()? {
+            return self.finish_return();
+        }
         if self.member.is_switching()? {
             for (_, namespace) in self.followed_namespaces()? {
                 self.member.take_next_source_number(namespace.index)?;

@@ -15,6 +15,8 @@
 //! Each is repeated after a kill. P3 and P4 are not repeated behind P5: a writer may have begun
 //! since P6, and the log that begins at the stored position has that.
 
+mod kept_copy;
+
 use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
@@ -411,6 +413,22 @@ impl Session {
         }
         let seal = self.member.begin_demotion(seal)?;
         // Each later namespace is one of a copy.
+        self.refuse_own_writers()?;
+        let (lost, lost_replicated, unknown) = match seal {
+            Some(seal) => {
+                let (lost, lost_replicated) = self.member.lose_log_behind(seal)?;
+                (lost, lost_replicated, 0)
+            }
+            None => (0, 0, self.member.leave_log_open()?),
+        };
+        let namespaces = self.end_own_log()?;
+        self.member.begin_following(LogIdentity::default())?;
+        self.member.set_fenced(false)?;
+        Ok(Demotion { namespaces, lost, lost_replicated, unknown })
+    }
+
+    /// D2.
+    fn refuse_own_writers(&self) -> Result<()> {
         self.member.wait_for_creations()?;
         for (_, namespace) in self.namespaces()? {
             let flags = self.member.namespace_flags(namespace.index)?;
@@ -419,13 +437,11 @@ impl Session {
                 self.member.drain_writers(self.table(namespace)?)?;
             }
         }
-        let (lost, lost_replicated, unknown) = match seal {
-            Some(seal) => {
-                let (lost, lost_replicated) = self.member.lose_log_behind(seal)?;
-                (lost, lost_replicated, 0)
-            }
-            None => (0, 0, self.member.leave_log_open()?),
-        };
+        Ok(())
+    }
+
+    /// D4 to D6. Returns the number of namespaces that are followed now.
+    fn end_own_log(&self) -> Result<usize> {
         self.member.forget_log()?;
         let followed = self.followed_namespaces()?;
         for (_, namespace) in &followed {
@@ -436,9 +452,7 @@ impl Session {
         }
         self.relax_streams()?;
         self.begin_incarnation(0)?;
-        self.member.begin_following(LogIdentity::default())?;
-        self.member.set_fenced(false)?;
-        Ok(Demotion { namespaces: followed.len(), lost, lost_replicated, unknown })
+        Ok(followed.len())
     }
 
     /// The copy of a demoted region has everything that the group has replicated: what was not lost

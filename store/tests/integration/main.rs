@@ -41,6 +41,8 @@ mod killed_collection;
 mod killed_policy;
 mod killed_tag_declaration;
 #[cfg(feature = "crash-points")]
+mod kept_copies;
+#[cfg(feature = "crash-points")]
 mod killed_takeover;
 mod large_collections;
 mod log;

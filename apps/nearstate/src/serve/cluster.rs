@@ -7,7 +7,6 @@ mod members;
 mod operator;
 mod regions;
 mod copies;
-mod pause;
 mod votes;
 mod stopping;
 mod facts;
