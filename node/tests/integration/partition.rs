@@ -34,7 +34,7 @@ fn on_event(event: &PeerEvent<'_>) {
         PeerEvent::Connected { name, joins: true, .. } => {
             JOINS.lock().unwrap_or_else(PoisonError::into_inner).push((*name).to_owned());
         }
-        PeerEvent::Refused { address, reason } => refused(&address.to_string(), reason),
+        PeerEvent::Refused { address, reason, .. } => refused(&address.to_string(), reason),
         PeerEvent::Left { name, reason } => refused(name, reason),
         PeerEvent::Connected { .. } | PeerEvent::Joined { .. } | PeerEvent::NotLogged { .. } => {}
     }
