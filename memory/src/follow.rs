@@ -7,6 +7,7 @@
 
 mod verification;
 mod switch;
+pub(crate) mod left;
 
 use nearstate_model::{Error, Result, invariant};
 pub(crate) use verification::{check_follower, repair_follower};
@@ -91,10 +92,12 @@ pub struct Following {
 }
 
 impl FollowState {
-    /// Full, and between two logs (`switch.rs`).
+    /// Full, and between two logs, or not yet a copy in all its words (`switch.rs`).
     const SWITCHING: u64 = 5;
-    /// Full, and not yet a copy in all its words (`switch.rs`).
     const RETURNING: u64 = 7;
+    /// Full, or extending (`left.rs`).
+    const LEFT_FULL: u64 = 8;
+    const LEFT_EXTENDING: u64 = 9;
 
     const fn code(self) -> u64 {
         match self {
@@ -114,9 +117,9 @@ impl FollowState {
         match unseal(word, "the state of a follower has a flipped bit")? {
             0 => Ok(None),
             1 => Ok(Some(Self::Joining)),
-            2 | Self::SWITCHING | Self::RETURNING => Ok(Some(Self::Full)),
+            2 | Self::SWITCHING | Self::RETURNING | Self::LEFT_FULL => Ok(Some(Self::Full)),
             3 => Ok(Some(Self::Promoting)),
-            4 => Ok(Some(Self::Extending)),
+            4 | Self::LEFT_EXTENDING => Ok(Some(Self::Extending)),
             6 => Ok(Some(Self::Demoting)),
             _ => Err(Corruption("a follower has an unknown state")),
         }

@@ -487,7 +487,11 @@ impl Partition {
     /// # Errors
     /// Those of [`Session::give_up_receipts`].
     pub fn give_up_receipts(&self) -> Result<()> {
-        self.session().give_up_receipts().map(drop)
+        let session = self.session();
+        if session.abandon_promotion()? {
+            session.set_fenced(true)?;
+        }
+        session.give_up_receipts().map(drop)
     }
 
     /// Makes the owner's region a copy, because another host owns the partition in `view`. `seal`:

@@ -173,6 +173,7 @@ impl Session {
             self.member.set_fenced(false)?;
         }
         self.finish_switch()?;
+        self.member.set_left(false)?;
         let state = match self.member.following()? {
             Some(following) if following.state == FollowState::Promoting => {
                 let detail = "the region is being promoted: run `nearstate region promote` again";
@@ -239,7 +240,7 @@ impl Session {
 
     /// Completes a switch to another log, or a return, that was killed. The caller has the
     /// follower's lock.
-    fn finish_switch(&self) -> Result<()> {
+    pub(crate) fn finish_switch(&self) -> Result<()> {
         if self.member.is_returning()? {
             return self.finish_return();
         }
@@ -414,7 +415,7 @@ impl Follower<'_> {
         }
         session.member.note_stamp(followed.stamp)?;
         if session.replication_policy(namespace)? != followed.policy {
-            session.member.set_commits_wait(namespace.index, followed.policy)?;
+            session.member.set_commits_wait(namespace.index, followed.policy, false)?;
         }
         let tags = followed.tags.clone();
         if self.state == FollowState::Full && !tags.is_empty() {

@@ -194,7 +194,7 @@ impl Session {
         let (_lock, following) = self.begin_promotion(true)?;
         self.raise_generations()?;
         for (_, namespace) in self.followed_namespaces()? {
-            self.stream(namespace, when_full)?;
+            self.log_namespace(namespace, when_full, false)?;
         }
         let namespaces = self.open_to_writers(|flags| flags & namespace_flags::LOGGED != 0)?;
         self.member.raise_log_incarnation()?;
@@ -209,7 +209,7 @@ impl Session {
         (view, when_full): (u64, WhenFull),
     ) -> Result<Takeover> {
         for (_, namespace) in self.followed_namespaces()? {
-            self.stream(namespace, when_full)?;
+            self.log_namespace(namespace, when_full, false)?;
         }
         self.begin_incarnation(view)?;
         let takeover = Takeover {
@@ -465,8 +465,9 @@ impl Session {
     }
 
     /// The region is none of the group that its own log belonged to: what of that was not
-    /// replicated before answers `Unknown` from now on. Can be repeated. Returns the number of
-    /// positions; 0 in a region that admits writers, because its log goes on.
+    /// replicated before answers `Unknown` from now on. So does, until it follows again, what a
+    /// copy is asked of the log that it has followed. Can be repeated. Returns the number of
+    /// positions of the own log; 0 in a region that admits writers, because its log goes on.
     ///
     /// # Errors
     /// `Stalled`: a stopped process is in a commit; `Damaged`, `Forked`.
@@ -477,6 +478,23 @@ impl Session {
             }
             self.drain_logged()?;
         }
+        // The session of a follower is about to follow another log.
+        if !self.member.is_follower() {
+            self.leave_followed_log()?;
+        }
         self.member.leave_log_open()
+    }
+
+    fn leave_followed_log(&self) -> Result<()> {
+        let _lock = self.member.lock_follower()?;
+        self.finish_switch()?;
+        match self.member.following()? {
+            // It is a copy of no moment, and begins anew if it is a member again.
+            Some(Following { state: FollowState::Joining, .. }) => {
+                self.member.begin_following(LogIdentity::default())
+            }
+            Some(_) => self.member.set_left(true),
+            None => Ok(()),
+        }
     }
 }

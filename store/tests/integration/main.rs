@@ -27,6 +27,7 @@ mod counters;
 #[cfg(feature = "crash-points")]
 mod expired_records;
 mod fixture;
+mod fenced_declarations;
 mod follow;
 mod followers;
 mod for_update;
