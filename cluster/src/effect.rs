@@ -117,15 +117,16 @@ pub enum HostEffect {
         /// incomplete copy is discarded first).
         seal: Option<LogPosition>,
     },
-    /// Refuse writers, make positions behind the seal a gap (receipts answer `Lost`), raise the
-    /// incarnation and discard the copy. Then give the facts of the region.
+    /// Refuse writers, and raise the incarnation. An owner's region whose log ends at the seal
+    /// becomes a complete copy of that log up to there. Of any other one make positions behind the
+    /// seal a gap (receipts answer `Lost`), and discard the copy. Then give the region's facts.
     Demote {
         /// Of which partition.
         partition: PartitionId,
         /// The view of another owner.
         view: ViewNumber,
-        /// The end of the last sealed log. Positions of this region's log that are not above it, if
-        /// it is of that log, are kept.
+        /// The end of the last sealed log. Receipts of this region's log that are not above it, if
+        /// it is of that log, are not lost.
         seal: Option<LogPosition>,
     },
     /// Follow this owner in this view; this replaces an earlier order. The record is stored

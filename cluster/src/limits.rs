@@ -45,9 +45,10 @@ pub const PROMOTION_LEASES: u64 = 200;
 /// be the owner again. The members report within two leases if they live.
 pub const RETURN_LEASES: u64 = 4;
 
-/// Leases for which a host keeps an outdated copy while fewer than n members are full, in case that
-/// the new owner is lost before the others have caught up.
-pub const KEEP_COPY_LEASES: u64 = 20;
+/// Leases for which a host keeps a copy that is longer than the seal while fewer than n members are
+/// full, in case that the new owner is lost before the others have caught up. A member that lives
+/// catches up in one. The partition has one complete copy less for as long, and serves nothing.
+pub const KEEP_COPY_LEASES: u64 = 4;
 
 /// Renewals of a degraded owner in each promise. The next one is proposed when the one before it is
 /// applied, or has reached the end of its life: of those that are slow, one may be lost.

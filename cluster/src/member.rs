@@ -14,7 +14,7 @@ use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES};
 use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
 use crate::region::{CopyState, RegionState};
-use crate::role::{MemberRole, role_of};
+use crate::role::{MemberRole, is_at, role_of};
 use crate::switches::{Switch, Switches};
 
 /// One host's part in one partition.
@@ -483,23 +483,35 @@ impl PartitionMember {
         }
     }
 
-    /// Keeps an outdated copy while too few others are complete, then discards it.
+    /// Keeps an outdated copy while too few others are complete, then discards it. An owner's whose
+    /// log ends at the seal is no longer than the partition: it becomes a copy with its records.
     fn discard(&mut self, now: Monotonic, facts: RegionState, effects: &mut Effects) {
         self.store_view(effects);
+        let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
+        let is_sealed_log = matches!(
+            (facts.copy, seal),
+            (CopyState::Owner { origin }, Some(seal)) if origin == seal.origin
+        );
+        if is_sealed_log && !self.is_frozen() {
+            // So that it is known where its log ends.
+            self.repeat(now, HostEffect::Freeze { partition, view }, effects);
+            return;
+        }
+        let ends_at = |seal| self.frozen.is_some_and(|(_, held)| is_at(&held, &seal));
+        let is_kept = is_sealed_log && seal.is_some_and(ends_at);
         let needed = self.group.acknowledgements();
         let is_settled = self.group.full().len() >= needed;
         let is_needed = self.group.group().len() <= needed;
         let kept_until = self.phase_began.plus(KEEP_COPY_LEASES * self.lease.promise_ns());
-        if !is_settled && !is_needed && now < kept_until {
+        if !is_kept && !is_settled && !is_needed && now < kept_until {
             return;
         }
-        let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
         if self.switches.is_off(Switch::DiscardOutdated)
             && matches!(facts.copy, CopyState::Follower(_))
         {
             return;
         }
-        if self.repeat(now, HostEffect::Demote { partition, view, seal }, effects) {
+        if self.repeat(now, HostEffect::Demote { partition, view, seal }, effects) && !is_kept {
             self.tell(ClusterEventKind::CopyDiscarded, effects);
         }
     }

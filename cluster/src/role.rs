@@ -120,7 +120,7 @@ fn is_accepted(group: &GroupState) -> bool {
     group.loss().is_some_and(is_present)
 }
 
-fn is_at(held: &LogPosition, seal: &LogPosition) -> bool {
+pub(crate) fn is_at(held: &LogPosition, seal: &LogPosition) -> bool {
     held.compare(seal).is_eq() && !held.is_fork_of(seal)
 }
 

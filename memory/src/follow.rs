@@ -7,6 +7,7 @@
 
 mod verification;
 mod switch;
+pub(crate) mod left;
 
 use nearstate_model::{Error, Result, invariant};
 pub(crate) use verification::{check_follower, repair_follower};
@@ -91,8 +92,12 @@ pub struct Following {
 }
 
 impl FollowState {
-    /// Full, and between two logs (`switch.rs`).
+    /// Full, and between two logs, or not yet a copy in all its words (`switch.rs`).
     const SWITCHING: u64 = 5;
+    const RETURNING: u64 = 7;
+    /// Full, or extending (`left.rs`).
+    const LEFT_FULL: u64 = 8;
+    const LEFT_EXTENDING: u64 = 9;
 
     const fn code(self) -> u64 {
         match self {
@@ -112,9 +117,9 @@ impl FollowState {
         match unseal(word, "the state of a follower has a flipped bit")? {
             0 => Ok(None),
             1 => Ok(Some(Self::Joining)),
-            2 | Self::SWITCHING => Ok(Some(Self::Full)),
+            2 | Self::SWITCHING | Self::RETURNING | Self::LEFT_FULL => Ok(Some(Self::Full)),
             3 => Ok(Some(Self::Promoting)),
-            4 => Ok(Some(Self::Extending)),
+            4 | Self::LEFT_EXTENDING => Ok(Some(Self::Extending)),
             6 => Ok(Some(Self::Demoting)),
             _ => Err(Corruption("a follower has an unknown state")),
         }
@@ -174,9 +179,8 @@ pub(crate) fn reached(map: &Map) -> Result<u64, Corruption> {
 /// What a region follows, if it follows another one.
 pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
     let Some(state) = FollowState::of_word(load(map, FOLLOW_STATE)?)? else { return Ok(None) };
-    if switch::is_switching(map)? {
-        let (source, applied) = switch::target(map)?;
-        return Ok(Some(Following { state, source, applied, reached: applied.position }));
+    if let Some((source, applied, reached)) = switch::begun(map)? {
+        return Ok(Some(Following { state, source, applied, reached }));
     }
     let mut words = [0; 4];
     for (word, at) in words.iter_mut().zip(SOURCE_WORDS) {

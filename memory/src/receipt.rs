@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::Result;
 
 use crate::atomic::Ordering;
+use crate::follow::left::has_left;
 use crate::follow::{FollowState, LogIdentity, following, identity, reached};
 use crate::layout::{Corruption, LOG_BEGINS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_WAKE};
 use crate::log::begins::begin_of;
@@ -86,10 +87,16 @@ fn standing_of(map: &Map, own: LogIdentity, place: LogPlace) -> Result<Standing,
 fn place_state(map: &Map, place: LogPlace) -> Result<PositionState, Corruption> {
     match standing(map, place)? {
         Standing::Own(position) => position_state(map, position),
-        Standing::Followed => Ok(PositionState::Pending),
+        Standing::Followed => followed_state(map),
         Standing::Lost => Ok(PositionState::Lost),
         Standing::Unknown => Ok(PositionState::Unknown),
     }
+}
+
+/// Of the log that a region follows, the owner decides; of a host that has left the group, no
+/// owner that it hears does.
+fn followed_state(map: &Map) -> Result<PositionState, Corruption> {
+    Ok(if has_left(map)? { PositionState::Unknown } else { PositionState::Pending })
 }
 
 /// Whether a region has what a place stands for; `None`: not yet.
@@ -111,7 +118,8 @@ fn is_applied(map: &Map, place: LogPlace) -> Result<Option<bool>, Corruption> {
         },
         (Standing::Followed, Some(copy)) => {
             let has_it = is_prefix(copy.state) && copy.reached >= place.position;
-            Ok(has_it.then_some(true))
+            // A host that has left the group gets no more than it has.
+            Ok((has_it || has_left(map)?).then_some(has_it))
         }
         (Standing::Followed, None) => Ok(None),
     }
@@ -185,8 +193,12 @@ impl Member {
                 Standing::Own(position) => return self.wait_for_position(position, left),
                 Standing::Lost => return Ok(PositionState::Lost),
                 Standing::Unknown => return Ok(PositionState::Unknown),
-                Standing::Followed if left.is_zero() => return Ok(PositionState::Pending),
-                Standing::Followed => {}
+                Standing::Followed => {
+                    let state = followed_state(self.map())?;
+                    if left.is_zero() || state != PositionState::Pending {
+                        return Ok(state);
+                    }
+                }
             }
             self.check_usable()?;
             begin.get_or_insert_with(Instant::now);

@@ -240,8 +240,11 @@ impl Partition {
             }
             // A promotion or a demotion was killed, and another host is the owner.
             Some(FollowState::Promoting | FollowState::Demoting) => {
-                self.group.unsettle();
-                session.demote(None)?;
+                let is_bound = session.is_bound(self.group.cluster_id)?;
+                if !is_bound || !session.abandon_promotion()? {
+                    self.group.unsettle();
+                    session.demote(None)?;
+                }
             }
             Some(FollowState::Joining | FollowState::Extending | FollowState::Full) | None => {}
         }
@@ -484,17 +487,25 @@ impl Partition {
     /// # Errors
     /// Those of [`Session::give_up_receipts`].
     pub fn give_up_receipts(&self) -> Result<()> {
-        self.session().give_up_receipts().map(drop)
+        let session = self.session();
+        if session.abandon_promotion()? {
+            session.set_fenced(true)?;
+        }
+        session.give_up_receipts().map(drop)
     }
 
-    /// Makes the owner's region an empty copy, because another host owns the partition in `view`,
-    /// and so a whole copy that may hold what the partition does not. `seal`: the last position of
-    /// the own log that the group has kept, if it is known. Repeated after a kill; a copy that is
-    /// joining stays as it is.
+    /// Makes the owner's region a copy, because another host owns the partition in `view`. `seal`:
+    /// the end of the last sealed log, if it is known. An owner's region whose log ends there keeps
+    /// its records; any other one, and a whole copy that may hold what the partition does not, is
+    /// an empty copy afterwards. Repeated after a kill; a copy that is joining stays as it is.
     ///
     /// # Errors
     /// `BadArgument`: a higher view was seen; those of [`Session::demote`].
-    pub fn demote(&self, view: u64, seal: Option<u64>) -> Result<Demotion> {
+    pub fn demote(
+        &self,
+        view: u64,
+        seal: Option<(LogIdentity, FollowPosition)>,
+    ) -> Result<Demotion> {
         self.stop_serving();
         self.group.end_promotion();
         self.stop_following();
@@ -515,8 +526,15 @@ impl Partition {
         }
         session.set_fenced(true)?;
         self.group.set_catch_up(None);
+        if let Some((log, place)) = seal
+            && session.is_bound(self.group.cluster_id)?
+            && session.demote_to_copy(log, place)?
+        {
+            return Ok(Demotion::default());
+        }
         self.group.unsettle();
-        session.demote(seal)
+        let own = session.log_identity()?;
+        session.demote(seal.filter(|(log, _)| *log == own).map(|(_, place)| place.position))
     }
 }
 

@@ -168,7 +168,12 @@ impl Session {
     /// `BadArgument`: another process follows with this region; `System`, `Forked`, `Damaged`.
     pub fn follow(&self) -> Result<Follower<'_>> {
         let lock = self.member.lock_follower()?;
+        if self.member.is_returning()? {
+            self.finish_return()?;
+            self.member.set_fenced(false)?;
+        }
         self.finish_switch()?;
+        self.member.set_left(false)?;
         let state = match self.member.following()? {
             Some(following) if following.state == FollowState::Promoting => {
                 let detail = "the region is being promoted: run `nearstate region promote` again";
@@ -233,8 +238,12 @@ impl Session {
         Ok(followed.len())
     }
 
-    /// Completes a switch to another log that was killed. The caller has the follower's lock.
-    fn finish_switch(&self) -> Result<()> {
+    /// Completes a switch to another log, or a return, that was killed. The caller has the
+    /// follower's lock.
+    pub(crate) fn finish_switch(&self) -> Result<()> {
+        if self.member.is_returning()? {
+            return self.finish_return();
+        }
         if self.member.is_switching()? {
             for (_, namespace) in self.followed_namespaces()? {
                 self.member.take_next_source_number(namespace.index)?;
@@ -406,7 +415,7 @@ impl Follower<'_> {
         }
         session.member.note_stamp(followed.stamp)?;
         if session.replication_policy(namespace)? != followed.policy {
-            session.member.set_commits_wait(namespace.index, followed.policy)?;
+            session.member.set_commits_wait(namespace.index, followed.policy, false)?;
         }
         let tags = followed.tags.clone();
         if self.state == FollowState::Full && !tags.is_empty() {

@@ -65,8 +65,8 @@ impl Session {
     ///
     /// # Errors
     /// `BadArgument`: the namespace is logged, and is to be local, or was removed; `NotOwner`: it
-    /// belongs to another host; `WrongKind`: counters are not replicated; those of
-    /// [`Session::stream`].
+    /// belongs to another host; `Fenced`: this host has no lease; `WrongKind`: counters are not
+    /// replicated; those of [`Session::stream`].
     pub fn set_replication_policy(
         &self,
         namespace: Namespace,
@@ -97,10 +97,33 @@ impl Session {
                     self.stream(namespace, when_full)?;
                     self.member.set_kept_local(namespace.index, false)?;
                 }
-                self.member.set_commits_wait(namespace.index, policy)?;
-                Ok(())
+                if self.member.set_commits_wait(namespace.index, policy, true)? {
+                    Ok(())
+                } else {
+                    Err(self.fenced(namespace.index)?)
+                }
             }
         }
+    }
+
+    /// For the node of an owner, also while it has no lease: logs a namespace that was local, with
+    /// this policy, which is not local. One that is logged keeps its own.
+    ///
+    /// # Errors
+    /// As [`Session::stream`].
+    pub fn log_for_group(
+        &self,
+        namespace: Namespace,
+        when_full: WhenFull,
+        policy: ReplicationPolicy,
+    ) -> Result<()> {
+        invariant!(policy != ReplicationPolicy::Local, "a local namespace goes to no log");
+        let is_new = !self.is_logged(namespace)?;
+        self.log_namespace(namespace, when_full, false)?;
+        if is_new {
+            self.member.set_commits_wait(namespace.index, policy, false)?;
+        }
+        Ok(())
     }
 
     /// The rules by which new namespaces are replicated in this region; none if it belongs to no
@@ -137,7 +160,7 @@ impl Session {
             return Ok(());
         }
         for (_, namespace) in self.followed_namespaces()? {
-            self.stream(namespace, WhenFull::Refuse)?;
+            self.log_namespace(namespace, WhenFull::Refuse, false)?;
             self.member.open_to_writers(namespace.index)?;
         }
         Ok(())

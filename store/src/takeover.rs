@@ -15,6 +15,8 @@
 //! Each is repeated after a kill. P3 and P4 are not repeated behind P5: a writer may have begun
 //! since P6, and the log that begins at the stored position has that.
 
+mod kept_copy;
+
 use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
@@ -192,7 +194,7 @@ impl Session {
         let (_lock, following) = self.begin_promotion(true)?;
         self.raise_generations()?;
         for (_, namespace) in self.followed_namespaces()? {
-            self.stream(namespace, when_full)?;
+            self.log_namespace(namespace, when_full, false)?;
         }
         let namespaces = self.open_to_writers(|flags| flags & namespace_flags::LOGGED != 0)?;
         self.member.raise_log_incarnation()?;
@@ -207,7 +209,7 @@ impl Session {
         (view, when_full): (u64, WhenFull),
     ) -> Result<Takeover> {
         for (_, namespace) in self.followed_namespaces()? {
-            self.stream(namespace, when_full)?;
+            self.log_namespace(namespace, when_full, false)?;
         }
         self.begin_incarnation(view)?;
         let takeover = Takeover {
@@ -411,6 +413,22 @@ impl Session {
         }
         let seal = self.member.begin_demotion(seal)?;
         // Each later namespace is one of a copy.
+        self.refuse_own_writers()?;
+        let (lost, lost_replicated, unknown) = match seal {
+            Some(seal) => {
+                let (lost, lost_replicated) = self.member.lose_log_behind(seal)?;
+                (lost, lost_replicated, 0)
+            }
+            None => (0, 0, self.member.leave_log_open()?),
+        };
+        let namespaces = self.end_own_log()?;
+        self.member.begin_following(LogIdentity::default())?;
+        self.member.set_fenced(false)?;
+        Ok(Demotion { namespaces, lost, lost_replicated, unknown })
+    }
+
+    /// D2.
+    fn refuse_own_writers(&self) -> Result<()> {
         self.member.wait_for_creations()?;
         for (_, namespace) in self.namespaces()? {
             let flags = self.member.namespace_flags(namespace.index)?;
@@ -419,13 +437,11 @@ impl Session {
                 self.member.drain_writers(self.table(namespace)?)?;
             }
         }
-        let (lost, lost_replicated, unknown) = match seal {
-            Some(seal) => {
-                let (lost, lost_replicated) = self.member.lose_log_behind(seal)?;
-                (lost, lost_replicated, 0)
-            }
-            None => (0, 0, self.member.leave_log_open()?),
-        };
+        Ok(())
+    }
+
+    /// D4 to D6. Returns the number of namespaces that are followed now.
+    fn end_own_log(&self) -> Result<usize> {
         self.member.forget_log()?;
         let followed = self.followed_namespaces()?;
         for (_, namespace) in &followed {
@@ -436,9 +452,7 @@ impl Session {
         }
         self.relax_streams()?;
         self.begin_incarnation(0)?;
-        self.member.begin_following(LogIdentity::default())?;
-        self.member.set_fenced(false)?;
-        Ok(Demotion { namespaces: followed.len(), lost, lost_replicated, unknown })
+        Ok(followed.len())
     }
 
     /// The copy of a demoted region has everything that the group has replicated: what was not lost
@@ -451,8 +465,9 @@ impl Session {
     }
 
     /// The region is none of the group that its own log belonged to: what of that was not
-    /// replicated before answers `Unknown` from now on. Can be repeated. Returns the number of
-    /// positions; 0 in a region that admits writers, because its log goes on.
+    /// replicated before answers `Unknown` from now on. So does, until it follows again, what a
+    /// copy is asked of the log that it has followed. Can be repeated. Returns the number of
+    /// positions of the own log; 0 in a region that admits writers, because its log goes on.
     ///
     /// # Errors
     /// `Stalled`: a stopped process is in a commit; `Damaged`, `Forked`.
@@ -463,6 +478,23 @@ impl Session {
             }
             self.drain_logged()?;
         }
+        // The session of a follower is about to follow another log.
+        if !self.member.is_follower() {
+            self.leave_followed_log()?;
+        }
         self.member.leave_log_open()
+    }
+
+    fn leave_followed_log(&self) -> Result<()> {
+        let _lock = self.member.lock_follower()?;
+        self.finish_switch()?;
+        match self.member.following()? {
+            // It is a copy of no moment, and begins anew if it is a member again.
+            Some(Following { state: FollowState::Joining, .. }) => {
+                self.member.begin_following(LogIdentity::default())
+            }
+            Some(_) => self.member.set_left(true),
+            None => Ok(()),
+        }
     }
 }

@@ -127,10 +127,6 @@ pub(crate) enum ClusterCommand {
     Drain {
         #[command(flatten)]
         node: NodeChoice,
-        /// Also if writers are refused until this host has joined again, because too few other
-        /// hosts with complete copies answer
-        #[arg(long)]
-        pause_writers: bool,
     },
     /// Give a partition whose members are lost to a host with a complete copy. An owner that shows
     /// no life for a lease is excluded first
@@ -204,7 +200,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             Some(partition) => change_group(&node, &partition, (&name, false))?,
             None => vote(&node, &name, (false, weaken_majority))?,
         },
-        ClusterCommand::Drain { node, pause_writers } => drain(&node, pause_writers)?,
+        ClusterCommand::Drain { node } => drain(&node)?,
         ClusterCommand::AcceptLoss { node, partition, to, discard_longer_copies } => {
             let file = ClusterFile::read(&node.cluster)?;
             let partition = partition_of(&file, &partition)?.id.0;
@@ -374,7 +370,7 @@ fn change_group(
     })
 }
 
-fn drain(node: &NodeChoice, pauses: bool) -> Result<String> {
+fn drain(node: &NodeChoice) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let status = ask(node, &AdminRequest::Status)?;
     let host = status.get("host").and_then(Value::as_str).unwrap_or("the host");
@@ -384,7 +380,7 @@ fn drain(node: &NodeChoice, pauses: bool) -> Result<String> {
         // Also without a lease, and before it serves.
         if copy.get("owner").and_then(Value::as_str) == Some(host) {
             let partition = partition_of(&file, name)?.id.0;
-            let done = ask(node, &AdminRequest::Drain { partition, pauses })?;
+            let done = ask(node, &AdminRequest::Drain { partition })?;
             let owner = done.get("owner").and_then(Value::as_str).unwrap_or("another member");
             text.extend([host, " is drained: ", owner, " owns ", name, "\n"]);
         }

@@ -30,15 +30,38 @@ pub(crate) enum LogRate {
     TenPerSecond,
     /// One per minute: an event that a busy machine causes all the time.
     OnePerMinute,
+    /// One per minute for each cause: the reason, and the address without its port.
+    OncePerCause,
 }
 
 impl LogRate {
     const fn lines_and_period(self) -> (u32, Duration) {
         match self {
             Self::TenPerSecond => (10, Duration::from_secs(1)),
-            Self::OnePerMinute => (1, Duration::from_secs(60)),
+            Self::OnePerMinute | Self::OncePerCause => (1, RATE_PERIOD_MAX),
         }
     }
+}
+
+/// The longest period of a rate.
+const RATE_PERIOD_MAX: Duration = Duration::from_secs(60);
+
+/// Kinds of events and causes whose numbers of lines are counted.
+const RATES_MAX: usize = 256;
+
+/// What an event of the rate [`LogRate::OncePerCause`] is counted with.
+fn cause(event: &LogEvent, fields: &LogFields<'_>) -> String {
+    if event.rate != LogRate::OncePerCause {
+        return String::new();
+    }
+    let mut text = String::new();
+    for (name, value) in fields {
+        let value = value.to_string();
+        let is_address = *name == "address";
+        let host = value.rsplit_once(':').filter(|_| is_address).map_or(&*value, |(host, _)| host);
+        text.extend([host, "\n"]);
+    }
+    text
 }
 
 /// How long the end of the process waits for the last lines.
@@ -73,7 +96,7 @@ struct Logger {
     level: AtomicU8,
     format: LogFormat,
     lines: SyncSender<WriterMessage>,
-    rates: Mutex<BTreeMap<&'static str, EventRate>>,
+    rates: Mutex<BTreeMap<(&'static str, String), EventRate>>,
     lost: AtomicU64,
 }
 
@@ -121,7 +144,8 @@ pub(crate) fn emit(event: &'static LogEvent, fields: &LogFields<'_>) {
     if event.level as u8 > logger.level.load(Ordering::Relaxed) {
         return;
     }
-    let Some(suppressed) = logger.check_rate(event, Instant::now()) else { return };
+    let of = cause(event, fields);
+    let Some(suppressed) = logger.check_rate((event, of), Instant::now()) else { return };
     let mut fields = fields.to_vec();
     if suppressed > 0 {
         fields.push(("suppressed", &suppressed));
@@ -158,10 +182,15 @@ pub(crate) fn flush() {
 impl Logger {
     /// Returns the number of lines of this kind that were suppressed since the last one, or `None`
     /// if this one is to be suppressed too.
-    fn check_rate(&self, event: &'static LogEvent, now: Instant) -> Option<u64> {
+    fn check_rate(&self, (event, cause): (&'static LogEvent, String), now: Instant) -> Option<u64> {
         let (lines_max, period) = event.rate.lines_and_period();
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let rate = rates.entry(event.id).or_insert_with(|| EventRate {
+        if rates.len() >= RATES_MAX {
+            rates.retain(|_, rate| now.saturating_duration_since(rate.since) < RATE_PERIOD_MAX);
+        }
+        // Too many causes count as one.
+        let cause = if rates.len() >= RATES_MAX { String::new() } else { cause };
+        let rate = rates.entry((event.id, cause)).or_insert_with(|| EventRate {
             since: now,
             written: 0,
             suppressed: 0,

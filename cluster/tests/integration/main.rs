@@ -6,6 +6,7 @@ mod behind;
 mod codec;
 mod config;
 mod fixture;
+mod former_owner;
 mod group;
 mod group_changes;
 mod levels;

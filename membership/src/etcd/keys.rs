@@ -3,7 +3,8 @@
 //! ```text
 //! nearstate/CLUSTER/created      the hosts that take part, as JSON; written once
 //! nearstate/CLUSTER/creation     the call that created the cluster, by a random number
-//! nearstate/CLUSTER/settings     the settings on which decisions rest, as JSON; written once
+//! nearstate/CLUSTER/settings     the settings on which decisions rest, as JSON; written once: by
+//!                                the first host that finds none, if an earlier version created it
 //! nearstate/CLUSTER/head         the index of the last command
 //! nearstate/CLUSTER/log/INDEX    a command; INDEX in 16 hexadecimal digits, so keys are in order
 //! nearstate/CLUSTER/snapshot     8 bytes of index, and the state after that command
@@ -39,7 +40,8 @@ pub(super) struct StoredCommands {
     pub(super) commands: Vec<(u64, Vec<u8>)>,
     /// The number of the term of etcd.
     pub(super) term: u64,
-    /// The settings with which the cluster was created. An earlier version has stored none.
+    /// The settings with which the cluster was created. An earlier version has stored none: then
+    /// those of the first host of a later one.
     pub(super) settings: Option<Vec<(String, String)>>,
     /// The call that created the cluster.
     pub(super) creation: Option<u64>,
@@ -123,6 +125,23 @@ impl EtcdKeys {
         json!({ "compare": [absent],
                 "success": [created, put(&self.head(), b"0"), creation, settings],
                 "failure": [get(&self.creation())] })
+    }
+
+    /// Stores the settings of a cluster that an earlier version has created without them, unless
+    /// another host was faster.
+    pub(super) fn settle(&self, settings: &[(String, String)], creation: Option<u64>) -> Value {
+        let absent = json!({
+            "target": "VERSION", "result": "EQUAL", "key": text(self.settings().as_bytes()),
+            "version": "0",
+        });
+        let exists = json!({
+            "target": "VERSION", "result": "GREATER", "key": text(self.created().as_bytes()),
+            "version": "0",
+        });
+        let compare: Vec<_> =
+            [absent, exists].into_iter().chain(self.is_creation(creation)).collect();
+        let settings = serde_json::to_vec(settings).unwrap_or_default();
+        json!({ "compare": compare, "success": [put(&self.settings(), &settings)] })
     }
 
     /// Whether the reply to [`EtcdKeys::create`] says that this call created the cluster: now, or

@@ -343,6 +343,31 @@ fn a_host_with_other_decided_settings_applies_nothing_of_etcd() {
     host.until(|text, _| text == "first\n");
 }
 
+/// An earlier version has created the cluster without its settings: the first host that finds none
+/// stores its own.
+#[test]
+fn a_cluster_without_settings_gets_those_of_the_first_host_and_refuses_others() {
+    let etcd = Etcd::start(1);
+    let mut cluster = hosts(&etcd);
+    cluster.propose(1, "first");
+    cluster.hosts.clear();
+    let key = code(&format!("nearstate/{}/settings", cluster.config(1).cluster));
+    let deleted = etcd.ask("deleterange", &format!("{{\"key\":\"{key}\"}}"));
+    assert!(deleted.contains("\"deleted\":\"1\""), "{deleted}");
+    let start = |id: u64, group: &str| {
+        let mut config = cluster.config(id);
+        config.decided = settings("partition.amf.group", group);
+        Host::start_etcd(config, etcd.settings()).unwrap()
+    };
+    let first = start(1, "a, b, c");
+    first.until(|text, _| text == "first\n");
+    let other = start(2, "a, b, d");
+    until_failed(&other, "partition.amf.group is \"a, b, d\" here and \"a, b, c\" there");
+    assert_eq!(other.told().0, "");
+    let same = start(3, "a, b, c");
+    same.until(|text, _| text == "first\n");
+}
+
 /// The settings of a host whose file lists the members of several etcds, in this order.
 fn mixed(etcds: [&Etcd; 2]) -> EtcdSettings {
     let endpoints = etcds.iter().flat_map(|etcd| etcd.settings().endpoints).collect();

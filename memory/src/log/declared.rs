@@ -13,15 +13,16 @@
 //! a follower that has applied one behind it has been told of the namespace, and one that has not
 //! gets its records.
 
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::layout::{
-    CATALOG_LOGGED_SINCE, Corruption, LOG_DECLARATIONS, LOG_TAIL, catalog_at, entry_of, seal,
-    unseal,
+    CATALOG_LOGGED_SINCE, Corruption, LOG_DECLARATIONS, LOG_TAIL, SUPER_NAMESPACES_LOCK,
+    catalog_at, entry_of, seal, unseal,
 };
 use crate::member::Member;
+use crate::member::arena::LockSlot;
 
 impl Member {
     /// N2 and N3: after all writers that knew the namespace as not logged have ended.
@@ -38,6 +39,27 @@ impl Member {
         word.store(seal(since), Ordering::Release);
         crash_point!("declare.ended");
         self.check_not_truncated()
+    }
+
+    /// The same, unless writers of logged namespaces are refused: then nothing is changed. Returns
+    /// whether it was done. Under the namespaces lock, which a hand-over that has refused them
+    /// waits for.
+    ///
+    /// # Errors
+    /// `Stalled`, `Damaged`, `Forked`.
+    pub fn end_log_declaration_unless_fenced(&self, namespace: u32) -> Result<bool> {
+        self.check_usable()?;
+        invariant!(self.has_no_lock(), "a namespace is declared while its member holds a lock");
+        self.operation(|| {
+            let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
+            let done = match self.is_fenced_off() {
+                Ok(false) => self.end_log_declaration(namespace).map(|()| true),
+                Ok(true) => Ok(false),
+                Err(error) => Err(error.into()),
+            };
+            self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
+            done
+        })
     }
 
     /// How often a namespace became a logged one: R2.

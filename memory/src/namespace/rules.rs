@@ -333,17 +333,30 @@ impl Member {
     }
 
     /// Stores whether commits in a logged or followed namespace wait until they are replicated.
+    /// `checks_fence`: unless writers of logged namespaces are refused. Then nothing is changed.
+    /// Returns whether it was done. Under the lock of a bucket, which a hand-over that has refused
+    /// them waits for.
     ///
     /// # Errors
     /// As [`Member::update_namespace_flags`].
-    pub fn set_commits_wait(&self, namespace: u32, policy: ReplicationPolicy) -> Result<()> {
-        let changed = self.update_namespace_flags(namespace, |flags| match policy {
-            ReplicationPolicy::Replicated => flags | namespace_flags::REPLICATED,
-            ReplicationPolicy::Local | ReplicationPolicy::Async => {
-                flags & !namespace_flags::REPLICATED
+    pub fn set_commits_wait(
+        &self,
+        namespace: u32,
+        policy: ReplicationPolicy,
+        checks_fence: bool,
+    ) -> Result<bool> {
+        self.with_namespace_kept(namespace, || {
+            if checks_fence && self.is_fenced_off()? {
+                return Ok(false);
             }
-        });
-        changed.map(drop)
+            self.change_flags(namespace, |flags| match policy {
+                ReplicationPolicy::Replicated => flags | namespace_flags::REPLICATED,
+                ReplicationPolicy::Local | ReplicationPolicy::Async => {
+                    flags & !namespace_flags::REPLICATED
+                }
+            })?;
+            Ok(true)
+        })
     }
 
     /// True if a namespace is never to be logged, whatever the rules say.

@@ -134,6 +134,9 @@ impl Member {
         (txn, usages, first): (TxnCell<'_>, u64, u64),
         arena: &Arena<'_>,
     ) -> Result<CommitOutcome> {
+        if plan.checks_fence && self.is_fenced_off()? {
+            return Ok(CommitOutcome::Fenced(0));
+        }
         let mut units = 0;
         if plan.is_logged
             && let Some(number) = plan.accesses.iter().position(RecordAccess::is_logged_write)

@@ -189,6 +189,9 @@ pub struct CommitPlan {
     pub usages: UsageChanges,
     /// True if the log has one of its changes.
     pub(crate) is_logged: bool,
+    /// True if it is refused while writes of logged namespaces are, also if the log has none of its
+    /// changes.
+    pub checks_fence: bool,
     /// True if one of its logged namespaces must lose no entry of the log.
     pub(crate) is_kept: bool,
     /// The units and the cells that the log holds for it.
@@ -207,6 +210,7 @@ impl CommitPlan {
         self.usages.clear();
         self.order.clear();
         (self.is_logged, self.is_kept, self.position) = (false, false, 0);
+        self.checks_fence = false;
     }
 
     /// Adds an access. What it writes in a namespace with limits is counted.

@@ -237,10 +237,7 @@ impl CopyShared {
             CopyTask::GiveUpReceipts => self.copy.give_up_receipts(),
             CopyTask::Freeze(view) => self.freeze(*view),
             CopyTask::Promote { origin, seal } => {
-                let seal = seal.map(|seal| {
-                    let place = FollowPosition { position: seal.position, check: seal.check };
-                    (log_of(&seal), place)
-                });
+                let seal = seal.map(|seal| place_of(&seal));
                 if seal.is_none() {
                     self.begin_log()?;
                 }
@@ -297,9 +294,7 @@ impl CopyShared {
     }
 
     fn demote(&self, view: ViewNumber, seal: Option<LogPosition>) -> Result<()> {
-        let own = self.copy.state()?.own;
-        let seal = seal.filter(|seal| log_of(seal) == own).map(|seal| seal.position);
-        self.copy.demote(view.0, seal).map(drop)
+        self.copy.demote(view.0, seal.map(|seal| place_of(&seal))).map(drop)
     }
 
     /// Tells the driver what the region is, if that has changed or something was done.
@@ -384,6 +379,10 @@ pub(super) fn log_position(log: LogIdentity, place: FollowPosition) -> LogPositi
         position: place.position,
         check: place.check,
     }
+}
+
+fn place_of(held: &LogPosition) -> (LogIdentity, FollowPosition) {
+    (log_of(held), FollowPosition { position: held.position, check: held.check })
 }
 
 fn log_of(position: &LogPosition) -> LogIdentity {

@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterState, Command, CopyMissingPolicy, Effects, Host, HostConfig, HostId,
-    HostInput, MemberRole, Monotonic, PartitionConfig, PartitionId, ViewNumber,
+    ClusterConfig, ClusterState, Command, CopyMissingPolicy, Effects, FollowStart, Host,
+    HostConfig, HostId, HostInput, MemberRole, Monotonic, PartitionConfig, PartitionId, ViewNumber,
 };
 use nearstate_store::{
-    CreateOptions, FollowPosition, FollowedNamespace, FollowedRecord, Kind, LogIdentity, Namespace,
-    NamespaceRules, Region, ReplicationPolicy, Schema, Session, StreamedChange,
+    CreateOptions, FollowPosition, FollowState, FollowedNamespace, FollowedRecord, Kind,
+    LogIdentity, Namespace, NamespaceRules, Region, ReplicationPolicy, Schema, Session,
+    StreamedChange,
 };
 use nearstate_wire::SharedSettings;
 
 use super::copy_thread::{copy_facts, log_position};
-use crate::partition::{Freeze, Partition, PartitionOptions};
+use crate::partition::{FollowTarget, Freeze, Partition, PartitionOptions};
 
 const CLUSTER: [u8; 16] = [5; 16];
 const PARTITION: PartitionId = PartitionId(1);
@@ -109,8 +110,8 @@ fn ue(session: &Session) -> Namespace {
     session.namespace("ue", &Schema::default()).unwrap()
 }
 
-/// A copy that is joining, with some records.
-fn join(session: &Session) {
+/// A copy with some records that is joining, or complete.
+fn join(session: &Session, is_complete: bool) {
     let source = LogIdentity { region: [1, 2], incarnation: 1, origin: 1 };
     let mut follower = session.follow().unwrap();
     follower.begin(source).unwrap();
@@ -126,6 +127,9 @@ fn join(session: &Session) {
         let record = FollowedRecord { namespace, key: &key, version, base_version: None, change };
         follower.apply_joining(&record).unwrap();
     }
+    if is_complete {
+        follower.complete(FollowPosition { position: 9, check: 1 }).unwrap();
+    }
 }
 
 fn own(partition: &Partition, session: &Session) {
@@ -135,19 +139,22 @@ fn own(partition: &Partition, session: &Session) {
     (0..RECORDS).for_each(|number| drop(session.put(ue(session), &number.to_le_bytes(), b"v")));
 }
 
-/// The state behind the decision.
-fn decided(decision: Decision, seal: Option<(LogIdentity, FollowPosition)>) -> ClusterState {
+fn config() -> ClusterConfig {
     let group = vec![HOST, HostId(2), HostId(3)];
-    let config = ClusterConfig {
+    ClusterConfig {
         hosts: group.iter().map(|id| HostConfig { id: *id, name: id.to_string() }).collect(),
         partitions: vec![PartitionConfig { id: PARTITION, name: "p".to_owned(), group }],
         copies: 3,
         acknowledgements: 2,
         lease_ms: 400,
         copy_missing: CopyMissingPolicy::Stop,
-    };
+    }
+}
+
+/// The state behind the decision.
+fn decided(decision: Decision, seal: Option<(LogIdentity, FollowPosition)>) -> ClusterState {
     let (partition, view, host) = (PARTITION, VIEW, HOST);
-    let mut state = ClusterState::new(&config).unwrap();
+    let mut state = ClusterState::new(&config()).unwrap();
     state.apply(&Command::Exclude { partition, view: ViewNumber(1) });
     match (decision, seal) {
         (Decision::AcceptLoss, Some((log, place))) => {
@@ -217,7 +224,7 @@ fn prepare(path: &Path, decision: Decision) -> Option<(LogIdentity, FollowPositi
     let (partition, session) = (open(&region), region.session().unwrap());
     session.see_view(1).unwrap();
     match decision {
-        Decision::ForceNew => join(&session),
+        Decision::ForceNew => join(&session, false),
         Decision::ForceNewDemoted(_) | Decision::AcceptLoss => own(&partition, &session),
     }
     let seal = (decision == Decision::AcceptLoss).then(|| frozen(&partition));
@@ -265,6 +272,47 @@ fn a_copy_whose_demotion_was_killed_at_any_step_is_promoted_by_an_operator() {
         complete(&path, (seal, &decided(decision, seal)), point);
         std::fs::remove_file(&path).unwrap();
     }
+}
+
+/// Another host owns the partition since, and has what this copy has: it follows with its records.
+#[test]
+fn a_copy_whose_promotion_was_killed_follows_another_owner_with_its_records() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    for point in ["follow.state", "follow.raised", "declare.ended", "takeover.stored"] {
+        let path = folder.path().join(point);
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&path, &options).unwrap();
+        let session = region.session().unwrap();
+        session.see_view(1).unwrap();
+        join(&session, true);
+        drop((session, region));
+        assert!(is_killed(&path, "Promote", &format!("{point}:1")), "it passes no {point}");
+        let region = Region::attach(&path).unwrap();
+        let (partition, session) = (open(&region), region.session().unwrap());
+        let following = session.following().unwrap().unwrap();
+        assert_eq!(following.state, FollowState::Promoting, "{point}");
+        let state = owned_by_another(log_position(following.source, following.applied));
+        let continues = Some(MemberRole::Following(FollowStart::Continue));
+        assert_eq!(role(&partition, &state), continues, "{point}");
+        let (view, name, address) = (VIEW.0, "b", "127.0.0.1:9");
+        let target = FollowTarget { view, name, address, clients: None, discards: false };
+        partition.follow(&target).unwrap();
+        let kept = session.following().unwrap().unwrap();
+        assert_eq!(kept, nearstate_store::Following { state: FollowState::Full, ..following });
+        assert_eq!(session.count(ue(&session)).unwrap(), RECORDS, "{point}");
+        assert_eq!(role(&partition, &state), continues, "{point}");
+    }
+}
+
+/// Another host has taken over, with a copy that holds as much.
+fn owned_by_another(held: nearstate_cluster::LogPosition) -> ClusterState {
+    let (partition, view, host) = (PARTITION, VIEW, HostId(2));
+    let mut state = ClusterState::new(&config()).unwrap();
+    state.apply(&Command::Exclude { partition, view: ViewNumber(1) });
+    state.apply(&Command::Report { partition, view, host, held });
+    state.apply(&Command::AcceptLoss { partition, view, host });
+    assert_eq!(state.group(partition).unwrap().owner(), Some(host));
+    state
 }
 
 /// The next process repeats the promotion, and has everything.

@@ -51,9 +51,12 @@ pub(super) fn serve(
             address,
             link: FollowerOutput { stream, frames: FrameWriter::default() },
             received: FrameReader::of_follower(),
+            is_member: false,
+            is_passing: false,
         };
         if let Err(reason) = connection.run(place) {
-            (router.on_event)(&PeerEvent::Refused { address, reason: &reason });
+            let is_passing = connection.is_passing;
+            (router.on_event)(&PeerEvent::Refused { address, reason: &reason, is_passing });
         }
     };
     std::thread::Builder::new().name("ns-follower".to_owned()).spawn(run)
@@ -94,11 +97,16 @@ struct SourceConnection<'s> {
     address: SocketAddr,
     link: FollowerOutput,
     received: FrameReader,
+    /// The hello was that of a member of a group.
+    is_member: bool,
+    /// The refusal ends by itself.
+    is_passing: bool,
 }
 
 impl SourceConnection<'_> {
     /// Sends a refusal, and ends the connection.
     fn refuse<T>(&mut self, reason: RefusalReason, text: &str) -> Refused<T> {
+        self.is_passing = self.is_member && is_passing(reason);
         let _ = self.link.send(&Message::Refusal(Refusal { reason, text }));
         self.link.stream.finish(HELLO_MAX);
         Err(format!("{}: {text}", reason.name()))
@@ -158,6 +166,7 @@ impl SourceConnection<'_> {
     /// Waits for a hello, and admits it.
     fn greet(&mut self, place: &UngreetedPlace) -> Refused<(Greeting, Arc<PeerShared>)> {
         let hello = self.hello()?;
+        self.is_member = hello.place != PartitionPlace::default();
         let shared = match self.router.find(hello.place, hello.settings()) {
             Ok(shared) => shared,
             Err((reason, text)) => return self.refuse(reason, &text),
@@ -301,6 +310,23 @@ impl SourceConnection<'_> {
             let waited = self.link.stream.wait(left.min(LOOK_INTERVAL));
             waited.map_err(|error| failed(&error))?;
         }
+    }
+}
+
+/// Does a member get this answer while a group changes its owner, or a host starts?
+const fn is_passing(reason: RefusalReason) -> bool {
+    match reason {
+        RefusalReason::Follower
+        | RefusalReason::Busy
+        | RefusalReason::View
+        | RefusalReason::Promoting => true,
+        RefusalReason::Format
+        | RefusalReason::Heap
+        | RefusalReason::Fork
+        | RefusalReason::Failed
+        | RefusalReason::Itself
+        | RefusalReason::Cluster
+        | RefusalReason::Settings => false,
     }
 }
 

@@ -33,12 +33,8 @@ impl DeclaredNamespaces {
             {
                 continue;
             }
-            let is_new = !session.is_logged(namespace)?;
-            let declared = session.stream(namespace, policy).and_then(|()| {
-                // A policy that was set since stays.
-                if is_new { session.set_replication_policy(namespace, wanted) } else { Ok(()) }
-            });
-            if let Err(error) = declared
+            // A policy that was set since stays.
+            if let Err(error) = session.log_for_group(namespace, policy, wanted)
                 && session.has_namespace(namespace)
             {
                 is_whole = false;

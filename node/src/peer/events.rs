@@ -60,6 +60,9 @@ pub enum PeerEvent<'a> {
         address: SocketAddr,
         /// The reason.
         reason: &'a str,
+        /// True for a member of a group that comes too early or too late: while the owner changes,
+        /// or a host starts. It connects again by itself.
+        is_passing: bool,
     },
     /// A namespace could not be added to the log. It is tried again.
     NotLogged {

@@ -158,6 +158,13 @@ impl PeerShared {
         declared.update(session, &self.config)
     }
 
+    /// The same, unless the host has no lease, or gives the partition away: what its log gets then
+    /// is not in the partition.
+    pub(crate) fn declare_later(&self) -> nearstate_model::Result<()> {
+        let (session, declared) = &mut *self.declared();
+        if session.is_fenced()? { Ok(()) } else { declared.update(session, &self.config) }
+    }
+
     /// The connection of a host, if it has one that is not being replaced.
     pub(super) fn connection_of(&self, name: &str) -> Option<Arc<Served>> {
         let followers = self.followers();

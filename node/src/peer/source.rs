@@ -179,7 +179,8 @@ fn accept_until_over(router: &Arc<PeerRouter>, listeners: &[TcpListener]) {
                     Ok(thread) => threads.push(thread),
                     Err(reason) => {
                         let reason = &reason.to_string();
-                        (router.on_event)(&PeerEvent::Refused { address, reason });
+                        let is_passing = false;
+                        (router.on_event)(&PeerEvent::Refused { address, reason, is_passing });
                     }
                 }
             }
@@ -197,7 +198,7 @@ fn declare_until_over(shared: &PeerShared) {
     while !shared.is_over() {
         if shared.is_serving() {
             // A failure is one of the region, which the followers' threads report.
-            let _ = shared.declare();
+            let _ = shared.declare_later();
         }
         std::thread::park_timeout(LOOK_INTERVAL);
     }

@@ -203,7 +203,7 @@ fn configuration() -> ClusterConfig {
 }
 
 fn on_peer_event(event: &PeerEvent<'_>) {
-    if let PeerEvent::Refused { address, reason } = event {
+    if let PeerEvent::Refused { address, reason, .. } = event {
         refused(&address.to_string(), reason);
     }
 }

@@ -83,6 +83,31 @@ fn a_drain_under_load_loses_nothing_that_was_acknowledged() {
     writer.assert_kept(&Region::attach(&cluster.region(owner)).unwrap());
 }
 
+/// With one complete copy left the partition has no second one until the drained host has it: it
+/// keeps its records, so it has it at once.
+#[test]
+fn a_drained_owner_keeps_its_records_and_counts_again() {
+    let mut cluster = DrivenCluster::start();
+    cluster.write(1, 0..100, 100);
+    let session = cluster.host(1).region.session().unwrap();
+    session.put(ue(&session), b"kept", b"v").unwrap();
+    let position = session.receipt().position();
+    cluster.write(1, 100..200, 100);
+    cluster.stop(3);
+    assert_eq!(cluster.owner_with(&[1, 2]), 1);
+    let outcome = drained(&cluster);
+    let is_done = matches!(outcome, Ok(OperatorOutcome::Done { owner: HostId(2), .. }));
+    assert!(is_done, "{outcome:?}");
+    assert_eq!(cluster.owner_with(&[1, 2]), 2);
+    cluster.write(2, 200..300, 100);
+    // The record is the one that was written here: a walk writes another one.
+    let kept = session.get(ue(&session), b"kept").unwrap().unwrap();
+    assert_eq!(session.receipt_of(&kept).unwrap().position(), position);
+    drop(kept);
+    cluster.run(3);
+    cluster.assert_equal(301);
+}
+
 /// The outcome of a drain. On a busy machine it can take too long, and is repeated.
 fn drained(cluster: &DrivenCluster) -> Result<OperatorOutcome> {
     for _ in 0..TRIES {

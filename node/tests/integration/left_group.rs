@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use nearstate_cluster::{ClusterLevel, Command, HostId};
+use nearstate_model::Error;
 use nearstate_store::{Receipt, ReceiptState, Region, Schema, Session, lease_clock};
 
 use crate::cluster_driver::{DrivenCluster, PARTITION, until};
+use crate::partition::WAIT_MAX;
 
 /// Looks for something that must not happen.
 const LOOKS: u32 = 200;
@@ -64,6 +66,37 @@ fn a_host_that_was_removed_from_a_group_gives_up_its_receipts() {
     cluster.write(owner, 50..60, 100);
     cluster.assert_equal(60);
     assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Unknown);
+}
+
+/// The same of what it is asked of the owner's log.
+#[test]
+fn a_copy_that_was_removed_from_a_group_gives_up_receipts_of_the_log_that_it_has_followed() {
+    let cluster = DrivenCluster::start();
+    cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
+    cluster.write(1, 0..50, 100);
+    cluster.assert_equal(50);
+    let receipt = cluster.host(1).region.session().unwrap().receipt_of_all().unwrap();
+    let session = Region::attach(&cluster.region(3)).unwrap().session().unwrap();
+    assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
+    let waiting = std::thread::scope(|scope| {
+        let session = Region::attach(&cluster.region(3)).unwrap().session().unwrap();
+        let waiting = scope.spawn(move || session.wait_replicated(receipt, WAIT_MAX));
+        change(&cluster, 1, 3, false);
+        waiting.join().unwrap().unwrap()
+    });
+    assert_eq!(waiting, ReceiptState::Unknown);
+    assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Unknown);
+    // It has what it had, and gets nothing more.
+    let limit = Duration::ZERO;
+    session.wait_applied(receipt, limit).unwrap();
+    let later = Receipt::from_parts(receipt.position() + 1_000, receipt.incarnation());
+    let refused = session.wait_applied(later, limit).unwrap_err();
+    assert!(matches!(refused, Error::OutcomeUnknown { .. }), "{refused}");
+    // As a member it waits for the owner's answer again.
+    change(&cluster, 1, 3, true);
+    cluster.write(1, 50..60, 100);
+    cluster.assert_equal(60);
+    assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
 }
 
 /// After a start the state may be older than what the process before has acted in, which may have

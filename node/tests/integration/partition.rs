@@ -34,7 +34,7 @@ fn on_event(event: &PeerEvent<'_>) {
         PeerEvent::Connected { name, joins: true, .. } => {
             JOINS.lock().unwrap_or_else(PoisonError::into_inner).push((*name).to_owned());
         }
-        PeerEvent::Refused { address, reason } => refused(&address.to_string(), reason),
+        PeerEvent::Refused { address, reason, .. } => refused(&address.to_string(), reason),
         PeerEvent::Left { name, reason } => refused(name, reason),
         PeerEvent::Connected { .. } | PeerEvent::Joined { .. } | PeerEvent::NotLogged { .. } => {}
     }
@@ -287,7 +287,7 @@ fn a_member_becomes_the_owner_and_the_others_continue_with_its_log() {
     let waiter = old.session();
     let woken = std::thread::scope(|scope| {
         let waiting = scope.spawn(move || waiter.wait_replicated(lost, WAIT_MAX));
-        let demoted = old.partition.demote(2, Some(seal.1.position)).unwrap();
+        let demoted = old.partition.demote(2, Some(seal)).unwrap();
         assert_eq!(demoted.lost_replicated, 0);
         assert!(demoted.lost > 0);
         waiting.join().unwrap().unwrap()

@@ -300,14 +300,16 @@ fn answer_owed(
     output: &mut Vec<u8>,
 ) -> Option<OwedReply> {
     let (from, first) = (output.len(), connection.waiting_messages.messages.len());
-    RespConnection::answer(core, connection, args, output);
     let session = core.core.session();
+    let before = session.last_commit_position();
+    RespConnection::answer(core, connection, args, output);
     if !session.owes_receipt() {
         return None;
     }
     let receipt = session.take_owed_receipt();
     connection.waiting_messages.owe(first, receipt);
-    Some(OwedReply { from, to: output.len(), receipt, is_begun: false })
+    let has_changed = session.last_commit_position() != before;
+    Some(OwedReply { from, to: output.len(), receipt, has_changed, is_begun: false })
 }
 
 /// The error for a reply that is too long. By then a change of records, or of the connection's

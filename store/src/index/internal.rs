@@ -57,6 +57,8 @@ pub(crate) struct ExpiryPass {
     pub(crate) passed: BTreeMap<u64, Vec<u8>>,
     /// Namespaces for whose deletions there was no room. They are tried again in the next pass.
     pub(crate) full: Vec<u32>,
+    /// The same, of the log: also when they belong to another host, which deletes in its own.
+    pub(crate) behind: Vec<u32>,
 }
 
 /// A session's cache of the internal namespaces.

@@ -128,9 +128,19 @@ impl Session {
     /// it. Adds to counters are not logged.
     ///
     /// # Errors
-    /// `BadArgument`: the region follows another one, so its own log goes nowhere; `Full`,
-    /// `Stalled`, `Damaged`, `Forked`.
+    /// `BadArgument`: the region follows another one, so its own log goes nowhere; `Fenced`: it is
+    /// that of an owner without a lease; `Full`, `Stalled`, `Damaged`, `Forked`.
     pub fn stream(&self, namespace: Namespace, when_full: WhenFull) -> Result<()> {
+        self.log_namespace(namespace, when_full, true)
+    }
+
+    /// As [`Session::stream`]. The node of an owner logs namespaces also before it has a lease.
+    pub(crate) fn log_namespace(
+        &self,
+        namespace: Namespace,
+        when_full: WhenFull,
+        checks_fence: bool,
+    ) -> Result<()> {
         if namespace.kind() == Kind::Counters {
             return Err(wrong_kind(namespace.kind(), "stream", ""));
         }
@@ -139,6 +149,10 @@ impl Session {
             let detail = "this region follows another one, and its own log goes nowhere: a \
                           namespace of its own is local until the region is promoted";
             return Err(Error::BadArgument { detail: detail.to_owned() });
+        }
+        if is_new && checks_fence {
+            // Again under the lock. Here it leaves the flag as it is.
+            self.check_not_fenced(namespace.index)?;
         }
         self.member.open_log()?;
         invariant!(namespace.kind() != Kind::Counters, "adds to counters are not logged");
@@ -153,8 +167,10 @@ impl Session {
         })?;
         // Later commits follow the new policy; earlier ones are already in the log.
         self.member.drain_writers(self.table(namespace)?)?;
-        if is_new {
+        if is_new && !checks_fence {
             self.member.end_log_declaration(namespace.index)?;
+        } else if is_new && !self.member.end_log_declaration_unless_fenced(namespace.index)? {
+            return Err(self.fenced(namespace.index)?);
         }
         if is_lossless { self.member.keep_log() } else { self.relax_streams() }
     }

@@ -55,6 +55,13 @@ impl Session {
         self.receipt_here(self.last_position.get())
     }
 
+    /// The position of [`Session::receipt`], 0 before the first one: it tells whether calls between
+    /// two looks have committed. Cost: a load of this session's memory.
+    #[inline]
+    pub fn last_commit_position(&self) -> u64 {
+        self.last_position.get()
+    }
+
     /// The receipt of a position of the region's log.
     ///
     /// # Errors

@@ -213,8 +213,8 @@ impl Session {
     /// `TagTaken`: two records have the same value of a unique tag; `BadArgument`: a record lacks a
     /// required tag, or the declaration is invalid. Then none of the new tags exists, unless
     /// another declaration is busy with it. Tags that others had started stay as they are.
-    /// `BadName`, `Full`, `Stalled`, `Damaged`, `System`; `Deadline`: other sessions changed a
-    /// record or its values all the time.
+    /// `Fenced`: the namespace is logged, and this host has no lease. `BadName`, `Full`, `Stalled`,
+    /// `Damaged`, `System`; `Deadline`: other sessions changed a record or its values all the time.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
         let mut declaring =
             self.begin_tag_declaration(namespace, wanted, RetryPolicy::default())?;
@@ -423,7 +423,7 @@ impl Session {
             return Ok(Some(TrackedTags { ids, generation }));
         }
         let started = RefCell::new(Vec::new());
-        let tags = self.change_tags(declaring, |tags| {
+        let tags = self.change_tags(declaring, true, |tags| {
             let joined = declaring.open(tags);
             tags.declare(&declaring.wanted)?;
             let mut open = declaring.open(tags);
@@ -496,7 +496,7 @@ impl Session {
         tracked: &TrackedTags,
     ) -> Result<bool> {
         let newer = RefCell::new(None);
-        let moved = self.change_tags(declaring, |tags| {
+        let moved = self.change_tags(declaring, false, |tags| {
             newer.replace((!tracked.are_unchanged(tags, from)).then(|| tags.clone()));
             if newer.borrow().is_some() {
                 // Ends the transaction; this error is not reported.
@@ -524,14 +524,20 @@ impl Session {
         Ok(self.tag_set(namespace.index)?.tags().filter(|tag| tag.is_kept()).cloned().collect())
     }
 
-    /// Changes the declared tags, and makes the change visible to every writer.
+    /// Changes the declared tags, and makes that visible to every writer. `declares`: adds tags.
     fn change_tags(
         &self,
         declaring: &PendingTagDeclaration,
+        declares: bool,
         change: impl Fn(&mut TagSet) -> Result<()>,
     ) -> Result<TagSet> {
         let namespace = declaring.namespace;
-        let changed = self.run(declaring, |txn| self.change_tags_in(txn, namespace, &change))?;
+        let flags = self.member.namespace_flags(namespace.index)?;
+        let checks_fence = declares && flags & namespace_flags::LOGGED != 0;
+        let changed = self.run(declaring, |txn| {
+            txn.set.borrow_mut().buffers.plan.checks_fence = checks_fence;
+            self.change_tags_in(txn, namespace, &change)
+        })?;
         self.raise_to(namespace.index, &changed)?;
         Ok(changed)
     }

@@ -153,6 +153,7 @@ impl Session {
         }
         if is_at_end {
             pass.full.clear();
+            pass.behind.clear();
         }
         self.internal.expiry_pass.replace(pass);
         let CollectionCall { mut collected, left, failed, .. } = call;
@@ -223,7 +224,9 @@ impl Session {
                 call.collected.has_more = true;
             }
             Err(error) => {
-                if matches!(error, Error::Behind { .. } | Error::Full { .. }) {
+                if matches!(error, Error::Behind { .. }) {
+                    pass.behind.push(entry.namespace);
+                } else if matches!(error, Error::Full { .. }) {
                     pass.full.push(entry.namespace);
                 }
                 call.fail(error);
@@ -245,6 +248,8 @@ impl Session {
         }
         match self.member.namespace_flags(namespace) {
             Ok(flags) if flags & namespace_flags::FOLLOWED != 0 => DueNamespace::Followed,
+            // The log has no room for their deletions.
+            Ok(_) if pass.behind.contains(&namespace) => DueNamespace::Refused,
             Ok(flags)
                 if flags & namespace_flags::LOGGED != 0
                     && self.member.is_fenced_off().is_ok_and(|is_refused| is_refused) =>
@@ -278,9 +283,22 @@ impl Session {
     /// host, or moves the entry to the record's expiry time.
     fn handle_due(&self, tree: u64, due: &ExpiryEntry, is_left: bool) -> Result<Handled> {
         let mut set = WriteSet::new(self)?;
+        let handled = self.handle_due_in(&mut set, tree, due, is_left);
+        // Otherwise each entry, and the next transaction, would allocate others.
+        set.release_buffers();
+        handled
+    }
+
+    fn handle_due_in(
+        &self,
+        set: &mut WriteSet<'_>,
+        tree: u64,
+        due: &ExpiryEntry,
+        is_left: bool,
+    ) -> Result<Handled> {
         let mut scratch = set.buffers.take_scratch();
         let root = expiry_root(tree);
-        let existed = scratch.ordered.remove(&mut set, root, &due.entry);
+        let existed = scratch.ordered.remove(set, root, &due.entry);
         let handled = existed.and_then(|existed| {
             if !existed {
                 return Ok(Handled::Outdated); // Another session has handled it.
@@ -304,7 +322,7 @@ impl Session {
             if expires_ms(meta) != 0 {
                 let mut key = Vec::with_capacity(due.entry.len());
                 expiry_key(expires_ms(meta), due.namespace, &due.key, &mut key);
-                scratch.ordered.insert(&mut set, root, &key)?;
+                scratch.ordered.insert(set, root, &key)?;
             }
             Ok(Handled::Outdated)
         });
@@ -402,7 +420,51 @@ const fn is_passing(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use nearstate_memory::layout::namespace_flags;
+
+    use super::DueNamespace;
+    use crate::index::internal::ExpiryPass;
+    use crate::txn::write_set::WriteSet;
     use crate::{CreateOptions, Metadata, Region, Schema, now_ms_coarse};
+
+    /// More than new buffers have.
+    const BYTES: usize = 1 << 13;
+
+    /// A session's buffers are those of the transaction before, whatever became of that.
+    #[test]
+    fn the_collection_of_a_record_gives_the_buffers_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let session = region.session().unwrap();
+        let ns = session.namespace("ue", &Schema::default()).unwrap();
+        let metadata = Metadata { expires_ms: 1, ..Metadata::default() };
+        session.transact(|txn| txn.put_with_metadata(ns, b"past", b"1", metadata)).unwrap();
+        let mut set = WriteSet::new(&session).unwrap();
+        set.buffers.bytes.reserve(BYTES);
+        set.release_buffers();
+        assert_eq!(session.collect_expired(10).unwrap().records, 1);
+        let set = WriteSet::new(&session).unwrap();
+        assert!(set.buffers.bytes.capacity() >= BYTES, "it has others now");
+        set.release_buffers();
+    }
+
+    /// The log is the owner's: a copy removes and moves entries without it.
+    #[test]
+    fn a_full_log_holds_up_no_entry_of_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let session = region.session().unwrap();
+        let ns = session.namespace("ue", &Schema::default()).unwrap();
+        session.stream(ns, crate::WhenFull::Refuse).unwrap();
+        let pass = ExpiryPass { behind: vec![ns.index], ..ExpiryPass::default() };
+        assert_eq!(session.due_namespace(ns.index, &pass), DueNamespace::Refused);
+        let is_copy = |flags| flags | namespace_flags::FOLLOWED;
+        session.member.update_namespace_flags(ns.index, is_copy).unwrap();
+        assert_eq!(session.due_namespace(ns.index, &pass), DueNamespace::Followed);
+        // Memory is that of the region.
+        let pass = ExpiryPass { full: vec![ns.index], ..ExpiryPass::default() };
+        assert_eq!(session.due_namespace(ns.index, &pass), DueNamespace::Refused);
+    }
 
     #[test]
     fn the_order_of_expiry_is_read_once_in_a_tick_of_the_clock_for_refused_writes() {

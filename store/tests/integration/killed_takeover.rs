@@ -3,14 +3,16 @@
 
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{FollowState, ReceiptState, Region, Session, Takeover, WhenFull};
+use nearstate_store::{
+    FollowPosition, FollowState, ReceiptState, Region, Session, Takeover, WhenFull,
+};
 
 use crate::fixture::{child, clean, output, region_path};
 use crate::follow::{change, contents};
 use crate::takeover::{Three, applied, assert_equal, follow, switch, ue};
 
 /// What a child does, and the points that it passes.
-const STEPS: [(&str, &[&str]); 4] = [
+pub(crate) const STEPS: [(&str, &[&str]); 4] = [
     ("freeze", &["cluster.frozen"]),
     (
         "promote",
@@ -93,12 +95,18 @@ fn a_step_in_another_process() {
             let ((_region, old), (_other, heir)) = (session_of(&old), session_of(&heir));
             old.demote(Some(applied(&heir).position)).unwrap();
         }
+        "return" => {
+            let (_region, old) = session_of(&old);
+            let (log, last) = (old.log_identity().unwrap(), old.last_entry().unwrap());
+            let seal = FollowPosition { position: old.log_tail_position().unwrap(), ..last };
+            assert!(old.demote_to_copy(log, seal).unwrap());
+        }
         other => panic!("no step {other}"),
     }
 }
 
 /// Runs a step that is killed. False if it ended before.
-fn is_killed(three: &Three, step: &str, plan: &str) -> bool {
+pub(crate) fn is_killed(three: &Three, step: &str, plan: &str) -> bool {
     let hosts = [&three.owner, &three.ahead, &three.behind];
     let paths = hosts.map(|host| host.folder.path.to_str().unwrap()).join(",");
     let mut command = child("killed_takeover::a_step_in_another_process", Path::new(&paths));

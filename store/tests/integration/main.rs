@@ -27,6 +27,7 @@ mod counters;
 #[cfg(feature = "crash-points")]
 mod expired_records;
 mod fixture;
+mod fenced_declarations;
 mod follow;
 mod followers;
 mod for_update;
@@ -40,6 +41,8 @@ mod killed_collection;
 #[cfg(feature = "crash-points")]
 mod killed_policy;
 mod killed_tag_declaration;
+#[cfg(feature = "crash-points")]
+mod kept_copies;
 #[cfg(feature = "crash-points")]
 mod killed_takeover;
 mod large_collections;

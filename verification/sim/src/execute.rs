@@ -5,8 +5,8 @@ use crate::node::{Follow, Process, Serve};
 use crate::region::{Copy, Region};
 use crate::world::{MS, PARTITION, World};
 use nearstate_cluster::{
-    Applied, Command, Effects, FollowStart, Host, HostEffect, HostId, HostInput, Monotonic, Switch,
-    ViewNumber,
+    Applied, Command, Effects, FollowStart, Host, HostEffect, HostId, HostInput, LogPosition,
+    Monotonic, Switch, ViewNumber,
 };
 
 impl World {
@@ -61,7 +61,7 @@ impl World {
             HostEffect::Unfence { .. } => self.node_mut(host).region.is_fenced = false,
             HostEffect::Freeze { view, .. } => self.freeze(host, view),
             HostEffect::Promote { origin, .. } => self.promote(host, origin),
-            HostEffect::Demote { .. } => self.demote(host),
+            HostEffect::Demote { seal, .. } => self.demote(host, seal),
             HostEffect::Serve { .. }
             | HostEffect::StopServing { .. }
             | HostEffect::Answer { .. }
@@ -231,8 +231,13 @@ impl World {
         self.tell_facts(host);
     }
 
-    fn demote(&mut self, host: HostId) {
-        if self.options.is_off(Switch::DiscardOutdated) {
+    fn demote(&mut self, host: HostId, seal: Option<LogPosition>) {
+        let region = &self.node(host).region;
+        let is_at_seal = region.copy == Copy::Owner && seal == Some(region.held());
+        if is_at_seal {
+            self.ledger.kept += 1;
+        }
+        if is_at_seal || self.options.is_off(Switch::DiscardOutdated) {
             let region = &mut self.node_mut(host).region;
             region.copy = Copy::Follower;
             region.is_fenced = true;

@@ -17,6 +17,8 @@ pub(crate) struct Ledger {
     pub(crate) is_disaster: bool,
     /// How often an operator had to accept a loss.
     pub(crate) accepted: u32,
+    /// How often the region of an earlier owner became a copy with its records.
+    pub(crate) kept: u32,
     /// How often a process started with an older copy of its region.
     pub(crate) restored: u32,
     /// How often a host was added to the group, and how often one was removed.

@@ -42,6 +42,8 @@ pub struct RunReport {
     pub released: usize,
     /// Losses that an operator had to accept.
     pub accepted: u32,
+    /// How often the region of an earlier owner became a copy with its records.
+    pub kept: u32,
     /// How often a process started with an older copy of its region.
     pub restored: u32,
     /// How often one copy began to suffice.
@@ -89,6 +91,7 @@ pub fn run(seed: u64, options: &SimulationOptions) -> RunReport {
         views: world.latest().view().0,
         released: world.ledger.released.0,
         accepted: world.ledger.accepted,
+        kept: world.ledger.kept,
         restored: world.ledger.restored,
         degraded: world.ledger.degraded,
         changes: world.ledger.changes,

@@ -42,12 +42,7 @@ pub(crate) enum AdminRequest {
     /// A host belongs to the group of a partition from now on, or does not.
     Member { partition: u32, host: u16, is_member: bool },
     /// Another member takes over from the owner.
-    Drain {
-        partition: u32,
-        /// Also if writers wait until the host has joined again.
-        #[serde(default)]
-        pauses: bool,
-    },
+    Drain { partition: u32 },
     /// This host owns the partition, whatever those held that do not answer. With
     /// `discards_longer`, whatever all others hold.
     AcceptLoss {

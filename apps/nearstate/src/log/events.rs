@@ -89,6 +89,12 @@ events! {
         "It acts for its partitions, as after a start. Clears `NS-3024`.";
     REGION_FILE_BACK = "NS-1028" Info "the region's file has its name again",
         "Clears `NS-3027`.";
+    MEMBER_LEFT = "NS-1029" Info "the connection of a member has ended",
+        "It connects again by itself. So it is when the owner changes, or a node is restarted. \
+         `NS-3011` and the alarms tell when a copy is missing.";
+    MEMBER_TOO_EARLY = "NS-1030" Info OncePerCause "a member is not served yet",
+        "The owner changes, or a host starts. The member connects again by itself. One line per \
+         minute for each cause; `suppressed` counts the others.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -110,15 +116,15 @@ events! {
          address.";
 
     FOLLOWER_REFUSED = "NS-2008" Warn "a follower was refused",
-        "`reason` says what does not fit. `busy`: raise `peer.followers_max`; in a cluster, the \
-         host is connected already. `cluster`: it is no host of the cluster file. `settings`: \
-         its cluster file is another one; use the same on all hosts. `fork`: the region of this \
-         node was restored from a copy; give the follower a new region.";
+        "`reason` says what does not fit. `busy`: raise `peer.followers_max`. `cluster`: it is no \
+         host of the cluster file. `settings`: its cluster file is another one; use the same on \
+         all hosts. `fork`: the region of this node was restored from a copy; give the follower a \
+         new region.";
 
-    MEMBER_REFUSED = "NS-2009" Warn "a member of the cluster was refused",
+    MEMBER_REFUSED = "NS-2009" Warn OncePerCause "a member of the cluster was refused",
         "`reason` says what does not fit: the cluster file differs between hosts (then it names \
          the first setting), the certificate has another name, or a host that is not in it \
-         connects.";
+         connects. One line per minute for each cause; `suppressed` counts the others.";
     TOKEN_KEYS_FAILED = "NS-2011" Warn "keys of access tokens not fetched",
         "`nudsf.token_keys_url` does not answer with a key set. The last keys stay in force for a \
          day. Then, and before the first keys, Nudsf answers 503.";

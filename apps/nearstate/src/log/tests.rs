@@ -37,7 +37,10 @@ fn lines_above_the_rate_limit_are_suppressed_and_counted() {
         lost: AtomicU64::new(0),
     };
     let begin = Instant::now();
-    let check = |event, seconds| logger.check_rate(event, begin + Duration::from_secs(seconds));
+    let check_cause = |event, fields: &LogFields<'_>, seconds| {
+        logger.check_rate((event, cause(event, fields)), begin + Duration::from_secs(seconds))
+    };
+    let check = |event, seconds| check_cause(event, &[("reason", &"any")], seconds);
     let written = (0..1000).filter(|_| check(EVENT, 0).is_some()).count();
     assert_eq!(written, 10);
     assert_eq!(check(CORE_FAILED, 0), Some(0), "another kind is not suppressed");
@@ -45,6 +48,19 @@ fn lines_above_the_rate_limit_are_suppressed_and_counted() {
     // A busy machine causes these all the time.
     let written = (0..600).filter(|second| check(LONG_POLL, second / 10).is_some()).count();
     assert_eq!((written, check(LONG_POLL, 60)), (1, Some(599)));
+    // A host that is refused tries again and again, from another port each time.
+    let refused = |port: u16, reason: &str, seconds| {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        check_cause(MEMBER_REFUSED, &[("address", &address), ("reason", &reason)], seconds)
+    };
+    let written = (0..600).filter(|port| refused(*port, "settings", 0).is_some()).count();
+    assert_eq!(written, 1);
+    assert_eq!(refused(1, "certificate", 0), Some(0), "another cause is not suppressed");
+    assert_eq!((refused(1, "settings", 59), refused(1, "settings", 60)), (None, Some(600)));
+    // Causes that never repeat do not fill the memory.
+    let causes = (0..10_000).filter(|n: &u32| refused(1, &n.to_string(), 61).is_some()).count();
+    assert!(causes <= RATES_MAX, "{causes} lines");
+    assert!(logger.rates.lock().unwrap().len() <= RATES_MAX + 1);
 }
 
 #[test]

@@ -7,7 +7,6 @@ mod members;
 mod operator;
 mod regions;
 mod copies;
-mod pause;
 mod votes;
 mod stopping;
 mod host_events;
@@ -463,7 +462,7 @@ fn start(
 ) -> Result<RunningHost> {
     let (tls, etcd) = (file.tls(&host)?, file.etcd(&host)?);
     let server_tls = tls.as_ref().map(|tls| tls.server.clone());
-    let listener = PeerListener::start(&[host.peer], server_tls, peers::on_event)?;
+    let listener = PeerListener::start(&[host.peer], server_tls, peers::on_member_event)?;
     log::emit(log::LISTENING, &[("address", &host.peer), ("protocol", &"peer")]);
     let host_events = Arc::new(HostEvents::default());
     let report = Arc::new(HostReport {
@@ -491,7 +490,7 @@ fn start(
         kills_stopped: file.kills_stopped,
         highest: level::highest(),
         namespaces: file.namespaces.clone(),
-        on_peer_event: peers::on_event,
+        on_peer_event: peers::on_member_event,
         on_notice: host_events::notices(file, messages.clone(), host_events),
     };
     let mut engine = None;

@@ -81,6 +81,24 @@ pub(super) fn start(
     Ok(Some(server))
 }
 
+/// What happens to members of a group. A connection that ends, or comes too early, while the owner
+/// changes or a host is restarted is nothing that an operator has to look at: alarms tell which
+/// copies are missing.
+pub(super) fn on_member_event(event: &PeerEvent<'_>) {
+    match event {
+        PeerEvent::Left { name, reason } => {
+            log::emit(log::MEMBER_LEFT, &[("name", name), ("reason", reason)]);
+        }
+        PeerEvent::Refused { address, reason, is_passing: true } => {
+            log::emit(log::MEMBER_TOO_EARLY, &[("address", address), ("reason", reason)]);
+        }
+        PeerEvent::Connected { .. }
+        | PeerEvent::Joined { .. }
+        | PeerEvent::Refused { .. }
+        | PeerEvent::NotLogged { .. } => on_event(event),
+    }
+}
+
 pub(super) fn on_event(event: &PeerEvent<'_>) {
     match event {
         PeerEvent::Connected { name, address, joins } => {
@@ -94,7 +112,7 @@ pub(super) fn on_event(event: &PeerEvent<'_>) {
         PeerEvent::Left { name, reason } => {
             log::emit(log::FOLLOWER_LEFT, &[("name", name), ("reason", reason)]);
         }
-        PeerEvent::Refused { address, reason } => {
+        PeerEvent::Refused { address, reason, .. } => {
             log::emit(log::FOLLOWER_REFUSED, &[("address", address), ("reason", reason)]);
         }
         PeerEvent::NotLogged { namespace, reason } => {

@@ -302,13 +302,21 @@ fn an_alarm_tells_that_the_file_of_a_copy_was_removed() {
     assert!(hosts.log(1).contains("NS-3027"), "{}", hosts.log(1));
 }
 
+/// The drained host keeps its records, so the partition has two complete copies at once.
 #[test]
-fn a_drain_behind_which_writers_would_wait_is_refused() {
+fn writers_go_on_behind_a_drain_with_one_other_complete_copy() {
     let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
     let owner = hosts.owner().unwrap();
-    hosts.kill((owner + 1) % NAMES.len());
-    let refused = hosts.refusal(&["drain", "--host", NAMES[owner]]);
-    assert!(refused.contains("complete copies that answer beside this one: 1"), "{refused}");
-    assert!(refused.contains("--pause-writers"), "{refused}");
     assert_eq!(hosts.clients(owner).ask(&["SET", "key", "1"]), "+OK");
+    hosts.kill((owner + 1) % NAMES.len());
+    let other = (owner + 2) % NAMES.len();
+    let counts_all = |at: usize| hosts.status(at).contains("\"full\":[\"a\",\"b\",\"c\"]");
+    until("the host that was killed does not count", || !counts_all(owner));
+    hosts.drain(owner);
+    until("the other host admits writers", || {
+        hosts.clients(other).ask(&["SET", "key", "2"]) == "+OK"
+    });
+    assert_eq!(hosts.clients(other).ask(&["WAIT", "1", "0"]), ":1");
+    let log = hosts.log(owner);
+    assert!(!log.contains("NS-1020"), "it has discarded its copy: {log}");
 }

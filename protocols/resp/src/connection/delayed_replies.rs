@@ -46,6 +46,8 @@ pub(super) struct OwedReply {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) receipt: Receipt,
+    /// Its request has committed. Otherwise it tells of the commit of another one.
+    pub(super) has_changed: bool,
     /// Its beginning was sent: it cannot become an error.
     pub(super) is_begun: bool,
 }
@@ -115,7 +117,7 @@ impl DelayedReplies {
         output: &mut Vec<u8>,
     ) -> NextAction {
         let mut sent = 0;
-        for OwedReply { from, to, receipt, is_begun } in self.owed {
+        for OwedReply { from, to, receipt, has_changed, is_begun } in self.owed {
             let state = guaranteed(states.get(&receipt), "the state of each commit was read");
             if *state == Ok(ReceiptState::Replicated) {
                 continue;
@@ -131,12 +133,24 @@ impl DelayedReplies {
             // A reply that the client does not want is empty.
             if from < to {
                 let error = error.unwrap_or(Error::Lost { position: receipt.position() });
-                ReplyWriter::new(output, protocol).error(ErrorReply::from(error).text());
+                let error = if has_changed { error.into() } else { of_unchanged(error) };
+                ReplyWriter::new(output, protocol).error(error.text());
             }
         }
         output.extend_from_slice(self.bytes.get(sent..).unwrap_or_default());
         self.next
     }
+}
+
+/// The error of a request that has changed nothing, whose reply would have told of a commit: its
+/// client may repeat it.
+fn of_unchanged(error: Error) -> ErrorReply {
+    let Error::NotReplicated { position, waited_ms } = error else { return error.into() };
+    ErrorReply::new(format!(
+        "NOTREPLICATED the reply would tell of the commit at position {position}, which was not \
+         replicated within {waited_ms} ms and may be lost: repeat the request, here or at the host \
+         that owns the records by then"
+    ))
 }
 
 impl RespConnection {

@@ -88,7 +88,8 @@ impl RespConnection {
         let is_begun = std::mem::take(&mut self.is_reply_begun);
         let receipt = std::mem::take(&mut self.task_receipt);
         if receipt != Receipt::NONE {
-            let owed = vec![OwedReply { from, to: output.len(), receipt, is_begun }];
+            let to = output.len();
+            let owed = vec![OwedReply { from, to, receipt, has_changed, is_begun }];
             return Some(Poll::Ready(self.hold(output, owed, NextAction::Read)));
         }
         Some(Poll::Ready(NextAction::Read))

@@ -11,7 +11,7 @@ use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use nearstate_store::{
-    Kind, REPLICATION_WAIT_MAX, ReplicationPolicy, Schema, Session, lease_clock,
+    CommitWait, Kind, REPLICATION_WAIT_MAX, ReplicationPolicy, Schema, Session, lease_clock,
 };
 
 use crate::fixture::{SocketNode, request};
@@ -160,10 +160,17 @@ fn a_commit_that_is_not_replicated_in_time_is_an_error_and_stands() {
     client.write_all(&all).unwrap();
     let error = line(&mut client);
     assert!(error.starts_with("-NOTREPLICATED the commit at position"), "{error}");
-    // So is what tells of it.
+    assert!(error.contains("do not repeat it"), "{error}");
+    // So is what tells of it, which a client may ask again.
     let error = line(&mut client);
-    assert!(error.starts_with("-NOTREPLICATED the commit at position"), "{error}");
+    assert!(error.starts_with("-NOTREPLICATED the reply would tell of the commit at"), "{error}");
+    assert!(error.contains("repeat the request"), "{error}");
     expect(&mut client, "+OK|");
+    // Also on another connection of the core.
+    let mut reader = node.connect();
+    send(&mut reader, "GET {sessions},a");
+    let error = line(&mut reader);
+    assert!(error.starts_with("-NOTREPLICATED the reply would tell of the commit at"), "{error}");
 }
 
 /// The position says nothing about another log, whatever replicas have of that.
@@ -242,7 +249,7 @@ fn replies_to_reads_wait_for_the_commits_that_they_tell_of() {
             expect(client, "+OK|+QUEUED|");
         }
         let error = line(client);
-        assert!(error.starts_with("-NOTREPLICATED the commit at"), "{requests:?}: {error}");
+        assert!(error.starts_with("-NOTREPLICATED the reply would"), "{requests:?}: {error}");
     }
     assert!(line(&mut writer).starts_with("-NOTREPLICATED"));
     acknowledge(&session);
@@ -331,7 +338,7 @@ fn a_write_that_is_repeated_is_not_answered_before_the_first_one_is_replicated()
                 expect(client, "+OK|+QUEUED|");
             }
             let error = line(client);
-            assert!(error.starts_with("-NOTREPLICATED the commit at"), "{lines:?}: {error}");
+            assert!(error.starts_with("-NOTREPLICATED the "), "{lines:?}: {error}");
         }
     };
     refuse(&[&["SADD {sessions},set a b"], &["SET {sessions},k 1"]]);
@@ -449,6 +456,26 @@ fn a_message_leaves_with_the_reply_of_its_replicated_commit() {
         let all: Vec<String> = messages.iter().copied().map(message).collect();
         expect(&mut subscriber, &all.concat());
     }
+    // What was read in a transaction may be lost with its commit, and so may a message about it.
+    let sessions = session.known_namespace("sessions").unwrap().unwrap();
+    session.with_commit_wait(CommitWait::Never, Duration::ZERO, || {
+        let _ = session.put(sessions, b"read", b"1").unwrap();
+    });
+    let mut client = node.connect();
+    for line in ["MULTI", "GET {sessions},read", "PUBLISH c read"] {
+        send(&mut client, line);
+    }
+    expect(&mut client, "+OK|+QUEUED|+QUEUED|");
+    send(&mut client, "EXEC");
+    // The core has executed it when it serves another request.
+    let mut other = node.connect();
+    send(&mut other, "SET {local},other 2");
+    expect(&mut other, "+OK|");
+    has_no_reply(&mut client);
+    has_no_reply(&mut subscriber);
+    acknowledge(&session);
+    expect(&mut client, "*2|$1|1|:1|");
+    expect(&mut subscriber, &message("read"));
     // Elsewhere nothing waits.
     let mut client = node.connect();
     send(&mut client, "MSETPUB {local},a 1 c local");

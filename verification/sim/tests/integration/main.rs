@@ -35,6 +35,8 @@ fn nothing_replicated_is_lost_under_any_faults() {
     let reports = expect_none(&SimulationOptions::all(), 200);
     let views: u64 = reports.iter().map(|report| report.views).sum();
     assert!(views > 400, "{views} views: the faults did nothing");
+    let kept: u32 = reports.iter().map(|report| report.kept).sum();
+    assert!(kept > 50, "{kept} owners whose log ended at the seal went on with their records");
 }
 
 #[test]

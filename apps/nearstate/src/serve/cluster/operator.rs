@@ -16,7 +16,7 @@ use crate::cluster::show;
 
 use super::copies::{CopiesOfHosts, longer_copy};
 use super::host_events::HostEvents;
-use super::{pause, votes};
+use super::votes;
 
 /// The longest wait for the membership in a request of an operator.
 pub(super) const DECISION_MAX: Duration = Duration::from_secs(5);
@@ -108,12 +108,7 @@ impl OperatorContext {
             AdminRequest::Member { partition, host, is_member } => {
                 self.change_group(PartitionId(partition), (HostId(host), is_member))
             }
-            AdminRequest::Drain { partition, pauses } => {
-                if !pauses {
-                    self.check_pause(PartitionId(partition))?;
-                }
-                self.task(partition, OperatorGoal::Drain, false)
-            }
+            AdminRequest::Drain { partition } => self.task(partition, OperatorGoal::Drain, false),
             AdminRequest::AcceptLoss { partition, host, discards_longer } => {
                 let goal = OperatorGoal::AcceptLoss(HostId(host));
                 self.task(partition, goal, discards_longer)
@@ -148,19 +143,6 @@ impl OperatorContext {
             }
         }
         self.engine.change_vote(host.0.into(), votes, DECISION_MAX)
-    }
-
-    /// Refuses a drain behind which writers would wait for this host.
-    fn check_pause(&self, partition: PartitionId) -> Result<()> {
-        let Some(group) = self.driver.group(partition) else { return Ok(()) };
-        let file = &self.report.file;
-        let others = group.full().iter().filter(|host| group.owner() != Some(**host));
-        let others: Vec<String> = others.map(|host| file.host_name(*host)).collect();
-        let sizes = (group.group().len(), group.acknowledgements());
-        match pause::pauses(&others, sizes, &self.cluster_status()) {
-            Some(reason) => Err(invalid(reason)),
-            None => Ok(()),
-        }
     }
 
     /// Carries out a task, and answers with what the applied state says then.
