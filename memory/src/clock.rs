@@ -48,7 +48,7 @@ pub fn now_ms() -> u64 {
 }
 
 /// Milliseconds since 1970 for a change that is committed now: not before any time by which this
-/// thread has judged something ([`now_ms`], [`is_reached`]), and at most a tick before now. It costs
+/// thread has judged something ([`now_ms`], [`is_reached`]), and at most a tick before now. Costs
 /// as much as [`now_ms_coarse`], a fifth of [`now_ms`].
 pub(crate) fn judged_ms() -> u64 {
     let (tick, exact) = (now_ms_coarse(), LAST_EXACT_MS.get());

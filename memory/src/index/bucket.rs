@@ -234,7 +234,8 @@ pub(crate) fn decide(status: &AtomicU64) -> bool {
     status.compare_exchange(0, COMMITTED, order, Ordering::Acquire).is_ok()
 }
 
-/// Behind [`decide`], which has committed: what this thread loads next is not older than the commit.
+/// Behind [`decide`], which has committed: what this thread loads next is not older than the
+/// commit.
 #[inline]
 pub(crate) fn fence_behind_decision() {
     // On x86-64 the compare-and-swap of the decision is a full barrier: every process sees the

@@ -17,7 +17,7 @@ use crate::member::arena::{Arena, op, undo};
 use crate::member::lock;
 use crate::txn::events;
 use crate::txn::plan::RecordAccess;
-use crate::txn::publish::{Disposal, dispose_of_children, retire_record};
+use crate::txn::publish::{Disposal, retire_record};
 use crate::txn::usage;
 
 /// Aborts the transaction in the undo record, unless it is committed. Returns how it ended.
@@ -116,11 +116,11 @@ pub(crate) fn roll_forward_single(
         let [_, next, ..] = arena.map.line(units_of(new))?;
         next.store(HAS_POSITION | position, Ordering::Release);
     }
-    if let Some(old) = old {
-        if old.children() > 0 {
-            dispose_of_children(arena, old, new, Disposal::Held)?;
+    match old {
+        Some(old) if old.children() == 0 => arena.hold(old.at())?,
+        Some(_) | None => {
+            retire_record(arena, access.entry, new, Disposal::Held)?;
         }
-        arena.hold(old.at())?;
     }
     crash_point!("txn.retired");
     crash_point!("txn.cell_retired");

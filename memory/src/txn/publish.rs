@@ -505,22 +505,12 @@ pub(crate) fn retire_record(
     }
     let cell = Cell::at_units(arena.map, units_of(old))?;
     if cell.children() > 0 {
-        dispose_of_children(arena, cell, new, disposal)?;
+        each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, disposal))?;
     }
     match disposal {
         Disposal::Retired => Ok(Some(arena.retire(cell.at())?)),
         Disposal::Held => arena.hold(cell.at()).map(|()| None),
     }
-}
-
-/// The part of [`retire_record`] that concerns the cells that the old record owns.
-pub(crate) fn dispose_of_children(
-    arena: &Arena<'_>,
-    old: Cell<'_>,
-    new: u64,
-    disposal: Disposal,
-) -> Result<(), Corruption> {
-    each_replaced_child(arena.map, old, new, |child| dispose(arena, child, disposal))
 }
 
 fn dispose(arena: &Arena<'_>, cell: u64, disposal: Disposal) -> Result<(), Corruption> {
@@ -541,17 +531,13 @@ pub(crate) fn replaced(map: &Map, old: u64, new: u64) -> Result<(u64, u64), Corr
 /// As [`replaced`], given the cell of the old record.
 #[inline]
 pub(crate) fn replaced_cell(map: &Map, old: Cell<'_>, new: u64) -> Result<(u64, u64), Corruption> {
-    let bytes = cell::bytes_at(map, old.at())?;
-    if old.children() == 0 { Ok((bytes, 1)) } else { with_children(map, old, new, bytes) }
-}
-
-#[inline(never)]
-fn with_children(map: &Map, old: Cell<'_>, new: u64, bytes: u64) -> Result<(u64, u64), Corruption> {
-    let (mut bytes, mut cells) = (bytes, 1);
-    each_replaced_child(map, old, new, |child| {
-        (bytes, cells) = (bytes + cell::bytes_at(map, child)?, cells + 1);
-        Ok(())
-    })?;
+    let (mut bytes, mut cells) = (cell::bytes_at(map, old.at())?, 1);
+    if old.children() != 0 {
+        each_replaced_child(map, old, new, |child| {
+            (bytes, cells) = (bytes + cell::bytes_at(map, child)?, cells + 1);
+            Ok(())
+        })?;
+    }
     Ok((bytes, cells))
 }
 
