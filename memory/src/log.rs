@@ -15,7 +15,7 @@ use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
-use crate::clock::now_ms;
+use crate::clock::judged_ms;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_VERSION};
 use crate::heap::held;
@@ -188,7 +188,7 @@ impl Member {
             return Err(behind("the heap is full, and"));
         }
         for is_last in [false, true] {
-            if has_words() && self.log_held(log)? <= held_max {
+            if has_words() && !self.holds_more_than(log, held_max)? {
                 return Ok(());
             }
             if !is_last {
@@ -198,6 +198,18 @@ impl Member {
             }
         }
         Err(behind("it is full, and"))
+    }
+
+    /// True if the log holds more units than these. What it had held before an earlier floor, which
+    /// this member knows, is not more than what it had held before the present one: the first entry
+    /// at the floor is looked at only if that is not enough.
+    fn holds_more_than(&self, log: &LogWords<'_>, most: u64) -> Result<bool> {
+        let all = self.map().word(LOG_UNITS)?.load(Ordering::Relaxed);
+        let (known, sum) = self.log_floor.get();
+        if known != 0 && all.checked_sub(sum).is_some_and(|held| held <= most) {
+            return Ok(false);
+        }
+        Ok(self.log_held(log)? > most)
     }
 
     /// The units that the log holds.
@@ -266,7 +278,7 @@ impl Member {
         let map = self.map();
         // As in `held::give_up_log`: first the tail.
         let tail = log.tail.load(Ordering::Acquire);
-        if held::keeps(map)? || self.log_held(log)? <= most {
+        if held::keeps(map)? || !self.holds_more_than(log, most)? {
             return Ok(());
         }
         let _held = self.pin()?;
@@ -319,8 +331,7 @@ impl Member {
         invariant!(units != 0, "an entry of the log holds nothing");
         let map = self.map();
         line.set(LOG_HELD, units);
-        // As exact as what the writer has judged before: the clock that counts ticks may be behind.
-        let judged = u64::from(self.index()) << 48 | now_ms() & (u64::MAX >> 16);
+        let judged = u64::from(self.index()) << 48 | judged_ms() & (u64::MAX >> 16);
         txn.word(JUDGED)?.store(judged, Ordering::Relaxed);
         // Nothing that grows with the transaction follows the first draw: consumers wait.
         let sum = map.word(LOG_UNITS)?.fetch_add(units, Ordering::Relaxed) + units;
@@ -351,6 +362,7 @@ impl Member {
     /// After a logged commit that holds so many units and cells, with no lock held: lets the floor
     /// pass entries if the log holds too much, and retires what it holds no longer: as many units
     /// and cells, and some cells `more`.
+    #[inline]
     pub(crate) fn tidy_log(
         &self,
         position: u64,

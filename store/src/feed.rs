@@ -23,7 +23,7 @@ use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord, ReplicationPol
 use nearstate_model::{Error, Result, invariant};
 
 use crate::feed::announce::{Announced, Delay};
-use crate::feed::items::{of_entry, send_record};
+use crate::feed::items::send_record;
 use crate::index::schema::TagSchema;
 use crate::log::consumer::{CommitStream, StreamItem};
 use crate::log::entry::{Absence, StreamedChange, streamed};
@@ -401,19 +401,11 @@ impl LogFeed<'_> {
             // It is sent after the look.
             progress.announce(position - 1, &[], sink)?;
         }
-        let time_ms = entry.time_ms()?;
-        let (mut records, unknown) = progress.records_of(&entry, time_ms)?;
+        let unknown = progress.send_records(&entry, place, true, sink)?;
         if !unknown.is_empty() {
             // They were not live yet at the last look, or waited for the entries before this one.
             progress.announce(position - 1, &unknown, sink)?;
-            (records, _) = progress.records_of(&entry, time_ms)?;
-        }
-        let is_full = progress.phase == FeedPhase::Full;
-        if is_full {
-            let records = records.into_iter().map(of_entry).collect();
-            sink.send(FeedItem::Entry { place, time_ms, records })?;
-        } else {
-            records.into_iter().try_for_each(|record| send_record(record, sink))?;
+            progress.send_records(&entry, place, false, sink)?;
         }
         // A follower applies entries in their order: one that is older would be lost to it.
         invariant!(place.position >= position, "the log goes back to {}", place.position);

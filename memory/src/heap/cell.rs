@@ -481,6 +481,7 @@ pub(crate) fn has_class_of_size([head, _, _, _, sizes, ..]: &[AtomicU64; 8]) -> 
 ///
 /// # Errors
 /// `Corruption`: a class that does not exist.
+#[inline]
 pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Corruption> {
     bytes_of(map, first_line(map, at)?)
 }

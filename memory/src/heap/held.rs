@@ -138,16 +138,32 @@ impl Arena<'_> {
         if pin::is_retired(retired.load(Ordering::Acquire)) || !cell::has_class_of_size(line) {
             return Ok(());
         }
-        self.set(undo::POP, cell | TO_HELD);
-        crash_point!("hold.recorded");
-        self.link_held(cell, line);
-        self.set(undo::POP, 0);
-        crash_point!("hold.done");
+        self.hold_line(cell, line, is_transaction(line));
         Ok(())
     }
 
+    /// As [`Arena::hold`], of the cell of a transaction that this member has just committed.
     #[inline]
-    fn link_held(&self, cell: u64, [head, next, retired, ..]: &[AtomicU64; 8]) {
+    pub(crate) fn hold_txn(&self, txn: u64) -> Result<(), Corruption> {
+        let line @ [_, _, retired, ..] = cell::first_line(self.map, txn)?;
+        debug_assert!(is_transaction(line), "the cell of a transaction is one");
+        debug_assert!(!pin::is_retired(retired.load(Ordering::Relaxed)), "it is in no queue");
+        self.hold_line(txn, line, true);
+        Ok(())
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "two cells of each logged commit")]
+    fn hold_line(&self, cell: u64, line: &[AtomicU64; 8], is_txn: bool) {
+        self.set(undo::POP, cell | TO_HELD);
+        crash_point!("hold.recorded");
+        self.link_held(cell, line, is_txn);
+        self.set(undo::POP, 0);
+        crash_point!("hold.done");
+    }
+
+    #[inline]
+    fn link_held(&self, cell: u64, [_, next, retired, ..]: &[AtomicU64; 8], is_txn: bool) {
         debug_assert!(cell.is_multiple_of(LINE), "a cell begins at a line, {cell:#x} does not");
         next.store(0, Ordering::Release);
         crash_point!("hold.cleared");
@@ -158,7 +174,6 @@ impl Arena<'_> {
         crash_point!("hold.stamped");
         let queue = self.held();
         let tail = self.tail_link(queue, cell);
-        let is_txn = cell::kind_of(head.load(Ordering::Relaxed)) == Ok(CellKind::Transaction);
         // Without a tail a flipped bit has separated a cell from its transaction: it stays
         // allocated until the repair, because no position tells when it may be retired.
         if is_txn || tail.is_some() {
@@ -178,9 +193,15 @@ impl Arena<'_> {
             self.link_last(queue, cell);
             return Ok(());
         }
-        self.link_held(cell, cell::first_line(self.map, cell)?);
+        let line = cell::first_line(self.map, cell)?;
+        self.link_held(cell, line, is_transaction(line));
         Ok(())
     }
+}
+
+#[inline]
+fn is_transaction([head, ..]: &[AtomicU64; 8]) -> bool {
+    cell::kind_of(head.load(Ordering::Relaxed)) == Ok(CellKind::Transaction)
 }
 
 impl Member {

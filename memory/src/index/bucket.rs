@@ -234,6 +234,17 @@ pub(crate) fn decide(status: &AtomicU64) -> bool {
     status.compare_exchange(0, COMMITTED, order, Ordering::Acquire).is_ok()
 }
 
+/// Behind [`decide`], which has committed: what this thread loads next is not older than the
+/// commit.
+#[inline]
+pub(crate) fn fence_behind_decision() {
+    // On x86-64 the compare-and-swap of the decision is a full barrier: every process sees the
+    // intents and the status before this thread carries out a later load, and later stores, which
+    // complete the commit, change nothing that a reader sees.
+    #[cfg(any(not(target_arch = "x86_64"), loom))]
+    crate::atomic::fence(Ordering::SeqCst);
+}
+
 /// Aborts a transaction, unless it was committed: from here on all its intents stand for their old
 /// entries. Returns its status.
 #[inline]

@@ -267,7 +267,7 @@ impl<'m> TxnCell<'m> {
     }
 
     /// After an entry was removed: a walk that began before reads the bucket again.
-    fn raise_stamp(&self, lock_at: u64) -> Result<(), Corruption> {
+    pub(crate) fn raise_stamp(&self, lock_at: u64) -> Result<(), Corruption> {
         let word = self.map.word(lock_at)?;
         let seen = word.load(Ordering::Relaxed);
         let raised = control(depth_of(seen), stamp_of(seen) + 1);

@@ -124,16 +124,32 @@ impl<'m> LogEntry<'m> {
     /// # Errors
     /// `Corruption`: its lines are not those that were written.
     pub fn records(&self) -> Result<Vec<LoggedRecord<'m>>, Corruption> {
-        let lines = self.txn.all_lines()?;
-        if self.txn.log_line()?.get(LOG_CHECK) != check_value(lines.iter()) ^ self.position {
-            return Err(Corruption("an entry of the log is not the one that was written"));
-        }
+        let lines = self.checked_lines()?;
         let mut records = Vec::with_capacity(lines.len());
         for line in lines.iter().map(TxnLine::of).filter(|line| mark_of(*line) != 0) {
             records.push((mark_of(line) >> MARK_NUMBER_SHIFT, self.record(line)?));
         }
         records.sort_by_key(|(flags_and_number, _)| *flags_and_number as u16);
         Ok(records.into_iter().map(|(_, record)| record).collect())
+    }
+
+    /// As [`LogEntry::records`], if it has one line: then that is usually its one record, and
+    /// nothing is allocated. `None` if it has several lines.
+    ///
+    /// # Errors
+    /// As [`LogEntry::records`].
+    pub fn single_record(&self) -> Result<Option<LoggedRecord<'m>>, Corruption> {
+        let [line] = self.checked_lines()? else { return Ok(None) };
+        let line = TxnLine::of(line);
+        (mark_of(line) != 0).then(|| self.record(line)).transpose()
+    }
+
+    fn checked_lines(&self) -> Result<&'m [[AtomicU64; 8]], Corruption> {
+        let lines = self.txn.all_lines()?;
+        if self.txn.log_line()?.get(LOG_CHECK) != check_value(lines.iter()) ^ self.position {
+            return Err(Corruption("an entry of the log is not the one that was written"));
+        }
+        Ok(lines)
     }
 
     fn record(&self, line: TxnLine<'m>) -> Result<LoggedRecord<'m>, Corruption> {

@@ -138,10 +138,6 @@ impl LogWords<'_> {
     /// C1 and C2. The caller has a pin; `is_protected` tells whether it covers what was loaded, and
     /// extends it if not.
     pub(crate) fn read(&self, position: u64, mut is_protected: impl FnMut() -> bool) -> LogSlot {
-        let tail = self.tail.load(Ordering::Acquire);
-        if position > tail {
-            return LogSlot::Unused;
-        }
         let word = loop {
             let word = self.word(position).load(Ordering::Acquire);
             if is_protected() {
@@ -152,7 +148,10 @@ impl LogWords<'_> {
             return LogSlot::Lost;
         }
         if self.is_earlier(word, position) {
-            return LogSlot::Drawn(word);
+            // Only now, because each writer stores the tail: a reader that finds entries leaves its
+            // line to them.
+            let is_drawn = position <= self.tail.load(Ordering::Acquire);
+            return if is_drawn { LogSlot::Drawn(word) } else { LogSlot::Unused };
         }
         if word >> ROUND_SHIFT != self.round(position) {
             return LogSlot::Lost; // A lap ahead: the floor is behind it too.

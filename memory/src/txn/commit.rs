@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use nearstate_model::{Error, Result, invariant};
 
-use crate::atomic::{Ordering, fence};
+use crate::atomic::Ordering;
 use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, CellKind};
 use crate::heap::queue::finish_line;
 use crate::index::bucket::{
-    abort, at_of, control, decide, depth_of, hash_tag, intent, is_link, is_version, link, load,
-    next_version, publish, stamp_of, units_of, version_count,
+    abort, at_of, control, decide, depth_of, fence_behind_decision, hash_tag, intent, is_link,
+    is_version, link, load, next_version, publish, stamp_of, units_of, version_count,
 };
 use crate::index::intent::{
     LINE_BASE, LINE_LOCK, LINE_MARK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES_MAX,
@@ -97,7 +97,7 @@ impl Member {
         invariant!(self.has_no_lock(), "a transaction ends while this member holds a leaf lock");
         crash_point!("txn.unlocked");
         // The commit is visible to all before its caller reads anything else.
-        fence(Ordering::SeqCst);
+        fence_behind_decision();
         if events != 0 && matches!(done, Ok(CommitOutcome::Committed)) {
             events::wake_all(txn)?;
         }
@@ -414,16 +414,24 @@ impl Member {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs a sixth of it, for each record")]
     pub(crate) fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
+        if access.entry_at != 0 {
+            let [head, _, _, version, ..] = self.map().line(units_of(access.entry))?;
+            access.version_before = Some(version.load(Ordering::Relaxed));
+            let is_kept = matches!(access.change, CellChange::Keep);
+            access.retired = (!is_kept).then(|| head.load(Ordering::Relaxed) as u8);
+        }
+        self.seal_after(access)
+    }
+
+    /// As [`Member::seal_version`], of an access whose version before is known.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn seal_after(&self, access: &mut RecordAccess) -> Result<()> {
         let map = self.map();
         let word = map.word(access.lock_at)?;
         let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
-        if access.entry_at != 0 {
-            let [head, _, _, version, ..] = map.line(units_of(access.entry))?;
-            access.version_before = Some(version.load(Ordering::Relaxed));
-            access.retired = Some(head.load(Ordering::Relaxed) as u8);
-        }
         match access.change {
-            CellChange::Keep => access.retired = None,
+            CellChange::Keep => {}
             CellChange::Publish(draft) => {
                 let version = match access.version_imposed {
                     0 => next_version(access.version_before, stamp_of(payload))?,

@@ -522,18 +522,22 @@ fn dispose(arena: &Arena<'_>, cell: u64, disposal: Disposal) -> Result<(), Corru
 
 /// The bytes and the number of the cells that the record `old` has and `new` does not.
 pub(crate) fn replaced(map: &Map, old: u64, new: u64) -> Result<(u64, u64), Corruption> {
-    if old == 0 {
-        return Ok((0, 0));
+    match old {
+        0 => Ok((0, 0)),
+        _ => replaced_cell(map, Cell::at_units(map, units_of(old))?, new),
     }
-    let cell = Cell::at_units(map, units_of(old))?;
-    let (mut bytes, mut cells) = (cell::bytes_at(map, cell.at())?, 1);
-    if cell.children() == 0 {
-        return Ok((bytes, cells));
+}
+
+/// As [`replaced`], given the cell of the old record.
+#[inline]
+pub(crate) fn replaced_cell(map: &Map, old: Cell<'_>, new: u64) -> Result<(u64, u64), Corruption> {
+    let (mut bytes, mut cells) = (cell::bytes_at(map, old.at())?, 1);
+    if old.children() != 0 {
+        each_replaced_child(map, old, new, |child| {
+            (bytes, cells) = (bytes + cell::bytes_at(map, child)?, cells + 1);
+            Ok(())
+        })?;
     }
-    each_replaced_child(map, cell, new, |child| {
-        (bytes, cells) = (bytes + cell::bytes_at(map, child)?, cells + 1);
-        Ok(())
-    })?;
     Ok((bytes, cells))
 }
 

@@ -6,8 +6,11 @@ use nearstate_model::{Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::heap::cell::{self, Cell};
-use crate::index::bucket::{abort, decide, depth_of, is_link, load, units_of};
+use crate::heap::cell::Cell;
+use crate::heap::class::{bytes_of, class_of};
+use crate::index::bucket::{
+    abort, decide, depth_of, fence_behind_decision, is_link, load, units_of,
+};
 use crate::index::intent::{LINE_LOCK, LINE_SLOT, STATUS, TxnCell, kinds};
 use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::{find_bucket, link_slot};
@@ -22,10 +25,17 @@ use crate::region::linear_hash::step;
 use crate::txn::fill::PendingCell;
 use crate::txn::finish::{abandon, roll_back, roll_forward_single, unlock};
 use crate::txn::plan::{CellChange, RecordAccess};
-use crate::txn::publish::{CROWDED_ENTRIES, WriteDecision, WriteOutcome, locate_target, replaced};
+use crate::txn::publish::{
+    CROWDED_ENTRIES, WriteDecision, WriteOutcome, locate_target, replaced_cell,
+};
 
 /// A change with such a position retires a cell more than it holds. Each of them is a cache miss.
 const RELEASE_MORE_EVERY: u64 = 4;
+
+/// The lines of its transaction, and the bytes of its cell: a line more, and that of the log.
+const LINES: u64 = 1;
+const TXN_BYTES: u64 = LINE * (LINES + 2);
+const _: () = assert!(matches!(class_of(TXN_BYTES), Some(class) if bytes_of(class) == TXN_BYTES));
 
 /// What the log says about a change of one record.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +63,10 @@ pub enum LoggedOutcome {
 }
 
 /// A change that is decided under the lock of its bucket; before that, one that keeps the record.
-struct Decided {
+struct Decided<'m> {
     access: RecordAccess,
+    /// The record before.
+    old: Option<Cell<'m>>,
     decision: WriteDecision,
     /// Units and cells that the log holds for it.
     held: (u64, u64),
@@ -93,8 +105,9 @@ impl Member {
         let mut access = RecordAccess::new(table.index(), target.hash, (0, 0));
         (access.change, access.log_mark) = (change, log.mark);
         access.version_imposed = target.version_imposed;
-        let (decision, held) = (WriteDecision::Keep, (0, 0));
-        let mut decided = Decided { access, decision, held, position: 0, is_passed_over: false };
+        let (old, decision, held) = (None, WriteDecision::Keep, (0, 0));
+        let (position, is_passed_over) = (0, false);
+        let mut decided = Decided { access, old, decision, held, position, is_passed_over };
         let done = self.write_in_log((table, target), &mut decided, (log, &words), choose);
         if let Err(error) = done {
             self.free_pending()?;
@@ -121,15 +134,15 @@ impl Member {
         Ok(LoggedOutcome::Done { outcome, position })
     }
 
-    fn write_in_log(
-        &self,
+    fn write_in_log<'m>(
+        &'m self,
         (table, target): (&IndexTable, WriteTarget<'_>),
-        decided: &mut Decided,
+        decided: &mut Decided<'m>,
         log: (LogRequest, &LogWords<'_>),
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<()> {
         invariant!(self.has_no_lock(), "a transaction begins while this member holds a lock");
-        let txn = self.allocate_txn_cell(1, kinds(0, 0, true), true)?;
+        let txn = self.allocate_txn_cell(LINES, kinds(0, 0, true), true)?;
         let arena = self.arena();
         decided.access.lock_at = self.lock_for_log(table, target.hash, txn, &arena)?;
         crash_point!("txn.locked");
@@ -138,7 +151,8 @@ impl Member {
             abandon(&arena, txn);
         }
         let word = self.map().word(decided.access.lock_at)?;
-        lock::release_before_reads(word, word.load(Ordering::Relaxed));
+        lock::release(word, word.load(Ordering::Relaxed));
+        fence_behind_decision();
         crash_point!("txn.unlocking");
         arena.set(undo::TXN, 0);
         crash_point!("txn.unlocked");
@@ -146,6 +160,7 @@ impl Member {
     }
 
     /// Takes the lock of the bucket that holds a hash, which the line of the transaction names.
+    #[inline]
     fn lock_for_log(
         &self,
         table: &IndexTable,
@@ -183,9 +198,10 @@ impl Member {
     }
 
     /// With the lock held: the caller decides, and the decision is carried out.
-    fn decide_logged(
-        &self,
-        decided: &mut Decided,
+    #[inline]
+    fn decide_logged<'m>(
+        &'m self,
+        decided: &mut Decided<'m>,
         (target, txn): (WriteTarget<'_>, TxnCell<'_>),
         (log, words): (LogRequest, &LogWords<'_>),
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
@@ -197,6 +213,7 @@ impl Member {
             _ => Some(Cell::at_units(map, units_of(access.entry))?),
         };
         access.version_before = old.map(|cell| cell.version());
+        decided.old = old;
         let decision = choose(old)?;
         let is_kept = match (decision, access.change) {
             (WriteDecision::Keep, _) => true,
@@ -219,9 +236,12 @@ impl Member {
             let known = KnownSlot::Unknown;
             access.set_slot(locate_target(map, access.lock_at, WriteTarget { known, ..target })?);
         }
-        self.seal_version(access)?;
-        let (bytes, cells) = replaced(map, access.entry, access.new_entry())?;
-        decided.held = ((bytes + cell::bytes_at(map, txn.at)?) / LINE, cells + 1);
+        self.seal_after(access)?;
+        let (bytes, cells) = match old {
+            None => (0, 0),
+            Some(old) => replaced_cell(map, old, access.new_entry())?,
+        };
+        decided.held = ((bytes + TXN_BYTES) / LINE, cells + 1);
         let must_keep = log.flags & namespace_flags::LOSSLESS != 0;
         self.check_room_in(words, decided.held.0, must_keep)?;
         self.publish_logged(decided, txn, words)
@@ -242,7 +262,7 @@ impl Member {
     #[inline]
     fn publish_logged(
         &self,
-        decided: &mut Decided,
+        decided: &mut Decided<'_>,
         txn: TxnCell<'_>,
         words: &LogWords<'_>,
     ) -> Result<()> {
@@ -265,11 +285,16 @@ impl Member {
         }
         decided.position = position;
         crash_point!("txn.decided");
-        Ok(roll_forward_single(&arena, txn, &decided.access, position)?)
+        Ok(roll_forward_single(&arena, txn, &decided.access, (decided.old, position))?)
     }
 
     /// Compacts the bucket, grows a crowded index, and retires what the log holds no longer.
-    fn tidy_logged(&self, table: &IndexTable, decided: &Decided, arena: &Arena<'_>) -> Result<()> {
+    fn tidy_logged(
+        &self,
+        table: &IndexTable,
+        decided: &Decided<'_>,
+        arena: &Arena<'_>,
+    ) -> Result<()> {
         let access = &decided.access;
         if decided.decision == WriteDecision::Remove
             && is_link(load(self.map().word(link_slot(access.lock_at))?))

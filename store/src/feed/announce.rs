@@ -7,10 +7,11 @@
 //! the walk must begin before any entry behind the declaration is sent. A follower that discards
 //! records for it is no complete copy until the walk has ended.
 
+use nearstate_memory::FollowPosition;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Result, invariant};
 
-use super::items::announce_one;
+use super::items::{announce_one, of_entry, send_record};
 use super::{FeedItem, FeedPhase, FeedSink, Progress};
 use crate::log::consumer::StreamEntry;
 use crate::log::entry::{Absence, StreamedRecord};
@@ -40,26 +41,53 @@ impl Delay {
 }
 
 impl Progress<'_> {
-    /// The records of an entry that the follower needs, as it needs them, and the namespaces that
-    /// exist and that it does not know. Not among the records are those of namespaces that were
-    /// created and removed between two looks.
-    pub(super) fn records_of<'e>(
+    /// Sends the records of an entry that the follower needs, as it needs them: a follower that is
+    /// full gets them in one item. Returns the namespaces that exist and that it does not know. If
+    /// there are some and `needs_all`, nothing was sent.
+    pub(super) fn send_records(
+        &self,
+        entry: &StreamEntry<'_>,
+        place: FollowPosition,
+        needs_all: bool,
+        sink: &mut dyn FeedSink,
+    ) -> Result<Vec<u32>> {
+        let time_ms = entry.time_ms()?;
+        let unknown = if self.phase == FeedPhase::Full {
+            let (records, unknown) = self.records_of(entry, Absence::At(time_ms), of_entry)?;
+            if !needs_all || unknown.is_empty() {
+                sink.send(FeedItem::Entry { place, time_ms, records })?;
+            }
+            unknown
+        } else {
+            let (records, unknown) = self.records_of(entry, Absence::All, |record| record)?;
+            if !needs_all || unknown.is_empty() {
+                records.into_iter().try_for_each(|record| send_record(record, sink))?;
+            }
+            unknown
+        };
+        Ok(unknown)
+    }
+
+    /// The records of an entry that the follower needs, and the namespaces that exist and that it
+    /// does not know. Not among the records are those of namespaces that were created and removed
+    /// between two looks.
+    fn records_of<'e, T>(
         &self,
         entry: &StreamEntry<'e>,
-        time_ms: u64,
-    ) -> Result<(Vec<StreamedRecord<'e>>, Vec<u32>)> {
-        let is_full = self.phase == FeedPhase::Full;
-        let absence = if is_full { Absence::At(time_ms) } else { Absence::All };
-        let (mut records, mut unknown) = (Vec::new(), Vec::new());
+        absence: Absence,
+        as_needed: impl Fn(StreamedRecord<'e>) -> T,
+    ) -> Result<(Vec<T>, Vec<u32>)> {
+        // Most entries have one record.
+        let (mut records, mut unknown) = (Vec::with_capacity(1), Vec::new());
         for record in entry.records_with(Ok(absence)) {
             let record = record?;
             if self.known.contains_key(&record.namespace) {
-                records.push(record);
+                records.push(as_needed(record));
             } else if self.session.has_namespace_number(record.namespace) {
                 unknown.push(record.namespace);
             } else if entry.number <= self.older_until {
                 // The follower knows whether it has it.
-                records.push(record);
+                records.push(as_needed(record));
             }
         }
         Ok((records, unknown))

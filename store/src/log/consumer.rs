@@ -65,11 +65,16 @@ impl<'c> StreamEntry<'c> {
         &self,
         absence: Result<Absence, Corruption>,
     ) -> impl Iterator<Item = Result<StreamedRecord<'c>, Corruption>> {
-        let (records, damage) = match self.entry.records() {
-            Ok(records) => (records, None),
-            Err(damage) => (Vec::new(), Some(damage)),
+        let (single, records, damage) = match self.entry.single_record() {
+            Ok(None) => match self.entry.records() {
+                Ok(records) => (None, records, None),
+                Err(damage) => (None, Vec::new(), Some(damage)),
+            },
+            Ok(single) => (single, Vec::new(), None),
+            Err(damage) => (None, Vec::new(), Some(damage)),
         };
-        let records = records.into_iter().map(move |record| streamed(&record, absence?));
+        let records = single.into_iter().chain(records);
+        let records = records.map(move |record| streamed(&record, absence?));
         let mut is_over = false;
         damage.map(Err).into_iter().chain(records).take_while(move |record| {
             let is_before = !is_over;

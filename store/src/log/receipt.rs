@@ -213,10 +213,20 @@ impl Session {
     /// last commit before it.
     #[inline]
     pub(crate) fn when_replicated<T>(&self, before: u64, outcome: T) -> Result<T> {
-        if self.last_position.get() != before {
+        if self.last_position.get() != before && self.may_wait() {
             self.wait_for_commit()?;
         }
         Ok(outcome)
+    }
+
+    /// False if [`Session::wait_for_commit`] waits for nothing.
+    #[inline]
+    fn may_wait(&self) -> bool {
+        match self.commit_wait.get().wait {
+            CommitWait::Never => false,
+            CommitWait::ByNamespace => self.owed_position.get() != 0,
+            CommitWait::Always => true,
+        }
     }
 
     /// With [`CommitWait::Never`], behind a write that may have found nothing to change: if commits
