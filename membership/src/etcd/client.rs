@@ -148,7 +148,7 @@ impl EtcdClient {
             self.follow(cluster_id(&reply).unwrap_or_default(), &stored)?;
             if stored.created.is_some() && stored.settings.is_none() {
                 // Before anything is applied: hosts with other groups would decide differently.
-                self.settle(stored.creation).await?;
+                self.store_settings(stored.creation).await?;
                 continue;
             }
             if self.apply(applied, stored)? {
@@ -159,9 +159,9 @@ impl EtcdClient {
 
     /// An earlier version has created the cluster without settings: the first host of this one
     /// stores its own, and the others are compared with them.
-    async fn settle(&mut self, creation: Option<u64>) -> io::Result<()> {
-        let settle = self.keys.settle(self.decided.lines(), creation);
-        self.transact(&settle).await.map(drop)
+    async fn store_settings(&mut self, creation: Option<u64>) -> io::Result<()> {
+        let stored = self.keys.store_settings(self.decided.lines(), creation);
+        self.transact(&stored).await.map(drop)
     }
 
     /// Compares the cluster that was read with the one that is followed.

@@ -129,7 +129,11 @@ impl EtcdKeys {
 
     /// Stores the settings of a cluster that an earlier version has created without them, unless
     /// another host was faster.
-    pub(super) fn settle(&self, settings: &[(String, String)], creation: Option<u64>) -> Value {
+    pub(super) fn store_settings(
+        &self,
+        settings: &[(String, String)],
+        creation: Option<u64>,
+    ) -> Value {
         let absent = json!({
             "target": "VERSION", "result": "EQUAL", "key": text(self.settings().as_bytes()),
             "version": "0",
