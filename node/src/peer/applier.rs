@@ -108,8 +108,7 @@ impl Applier<'_, '_, '_> {
             }
             Message::Entry(message) => {
                 let place = FollowPosition { position: message.position, check: message.check };
-                self.follower.apply(&records_of(message))?;
-                self.follower.set_position(place)?;
+                self.follower.apply_entry(place, &records_of(message))?;
                 self.progress.entries += 1;
                 self.progress.position = place.position;
                 if !self.connection.is_catching_up {
