@@ -255,6 +255,9 @@ pub(crate) fn origin(map: &Map) -> Result<u64, Corruption> {
 pub(crate) fn raise_incarnation(map: &Map) -> Result<(), Corruption> {
     // A damaged one is replaced by one that no log of this region has had.
     let next = incarnation(map).unwrap_or(1 << 32) + 1;
+    // It is an entry of the log before: taken for one of the next log, it would be the last entry
+    // of a copy that joins, and equal copies would differ.
+    store(map, LOG_SHIPPED + 16, 0)?;
     store_begin(map, next)?;
     store(map, LOG_INCARNATION, seal(next))
 }
