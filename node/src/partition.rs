@@ -424,6 +424,12 @@ impl Partition {
         self.group.set_worked_at(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// The rules count this stamp as the last one that a member has sent back: members learn that
+    /// they are heard up to there.
+    pub fn set_counted(&self, host: &str, stamp: u64) {
+        self.group.set_counted(host, stamp);
+    }
+
     /// Serves no member from now on. Connections end.
     pub fn stop_serving(&self) {
         self.group.set_served_view(0);

@@ -486,12 +486,22 @@ impl Driver {
         self.config.hosts.iter().find(|(_, host)| host.name == name).map(|(id, _)| *id)
     }
 
+    /// Members learn which of their answers count.
+    fn say_counted(&self, partition: PartitionId, host: HostId) {
+        let name = self.config.hosts.get(&host).map(|host| &host.name);
+        if let (Some(name), Some((copy, _))) = (name, self.copies.get(&partition)) {
+            let stamp = self.host.answered(partition, host);
+            copy.shared.copy.set_counted(name, stamp.0);
+        }
+    }
+
     fn connection(&mut self, partition: PartitionId, input: &PartitionInput) {
         match input {
             PartitionInput::MemberConnected { host, view, connection } => {
                 let Some(host) = self.host_of(host) else { return };
                 let (view, connection) = (ViewNumber(*view), *connection);
                 self.step(HostInput::Connected { partition, host, view, connection });
+                self.say_counted(partition, host);
             }
             PartitionInput::MemberLeft { host, connection, .. } => {
                 let Some(host) = self.host_of(host) else { return };
@@ -519,6 +529,7 @@ impl Driver {
                     stamp: Monotonic(*stamp),
                 };
                 self.step(HostInput::Acknowledged { partition, acknowledgement });
+                self.say_counted(partition, host);
             }
             PartitionInput::LogWritten { view, position } => {
                 let (view, position) = (ViewNumber(*view), *position);

@@ -123,7 +123,10 @@ impl Shipment<'_> {
                     return self.refuse(RefusalReason::Failed, text);
                 }
                 // The follower acknowledges an entry by itself.
-                FeedStep::Idle { position } if pace.is_due(position, feed.last_position()) => {
+                FeedStep::Idle { position }
+                    if pace.is_due(position, feed.last_position())
+                        || pace.owes_answer && self.counted_answer(&pace) != 0 =>
+                {
                     self.beat(session, &mut pace, position)?;
                 }
                 FeedStep::Idle { .. } | FeedStep::More => {}
@@ -272,13 +275,16 @@ impl Shipment<'_> {
                 Some(_) => pace.floor,
                 None => self.shared.releasable(replicated).0,
             },
-            // The driver keeps the lease. If it does not work, this owner does not hear.
-            answered: match self.member {
-                Some(member) => pace.answered.min(member.group.worked_at()),
-                None => pace.answered,
-            },
+            answered: self.counted_answer(pace),
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
         }))
+    }
+
+    /// What the follower has answered. The driver keeps the lease: what it does not count, or if it
+    /// does not work, this owner does not hear.
+    fn counted_answer(&self, pace: &Pace) -> u64 {
+        let Some(ServedMember { group, .. }) = self.member else { return pace.answered };
+        pace.answered.min(group.counted(&self.served.name)).min(group.worked_at())
     }
 
     /// What a member is told that all members have; 0 outside a group.
@@ -421,7 +427,6 @@ impl Pace {
     /// another position message.
     fn is_due(&self, position: u64, last: u64) -> bool {
         self.beat.elapsed() >= self.interval
-            || self.owes_answer
             || self.told.is_none_or(|told| position > told.max(last))
     }
 
@@ -474,10 +479,6 @@ mod tests {
         assert!(pace.is_due(9, 8));
         pace.told = Some(9);
         assert!(!pace.is_due(9, 8));
-        // The first answer is told at once.
-        pace.owes_answer = true;
-        assert!(pace.is_due(9, 8));
-        pace.owes_answer = false;
         pace.interval = Duration::ZERO;
         assert!(pace.is_due(9, 8));
     }
