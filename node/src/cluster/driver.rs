@@ -1,5 +1,6 @@
 //! The driver: the thread that keeps the leases.
 
+mod drains;
 mod effects;
 mod inactive;
 
@@ -118,6 +119,7 @@ impl ClusterDriver {
             is_outdated: false,
             wanted: BTreeSet::new(),
             left: BTreeSet::new(),
+            excluding: BTreeMap::new(),
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
@@ -339,6 +341,8 @@ struct Driver {
     wanted: BTreeSet<PartitionId>,
     /// Copies of partitions whose groups this host has left: their receipts were given up.
     left: BTreeSet<PartitionId>,
+    /// When the exclusion of this host was proposed last, for drains that are not decided.
+    excluding: BTreeMap<PartitionId, Monotonic>,
     published: Arc<Mutex<Published>>,
 }
 
@@ -369,6 +373,7 @@ impl Driver {
             self.step_state();
         }
         self.step(HostInput::Tick);
+        self.complete_drains();
         let copies = self.copies.values();
         copies.for_each(|(copy, _)| copy.shared.copy.set_worked_at(lease_clock()));
         self.note_tails();

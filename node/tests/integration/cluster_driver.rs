@@ -58,6 +58,8 @@ pub(crate) struct CommandLog {
     pub(crate) copied: Mutex<Vec<HostId>>,
     /// Hosts that cannot do the level of the cluster.
     outdated: Mutex<Vec<HostId>>,
+    /// While exclusions are delayed: those that were proposed.
+    pub(crate) exclusions: Mutex<Option<Vec<Vec<u8>>>>,
     /// Regions that could not be used, and why.
     pub(crate) failures: Mutex<Vec<(HostId, String)>>,
 }
@@ -147,10 +149,15 @@ impl ConsensusEngine for TestEngine {
         if let Err(violation) = self.check(&decoded) {
             locked(&self.log.violations).push(violation);
         }
-        self.log.append(&command);
+        if !self.log.is_delayed(&command) {
+            self.log.append(&command);
+        }
     }
 
     fn propose_and_wait(&self, command: Vec<u8>, _: Duration) -> Result<u64> {
+        if self.log.is_delayed(&command) {
+            return Err(Error::Backend { detail: "no majority in time".to_owned() });
+        }
         Ok(self.log.append(&command))
     }
 
