@@ -138,6 +138,8 @@ impl Drop for Partition {
         self.stop_serving();
         self.shared.is_over.store(true, Ordering::Release);
         self.member.end();
+        // A failure is one of the region, whose writers it stops as well.
+        let _ = fence::refuse_writers(&self.session());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -24,4 +24,5 @@ mod partition;
 mod repaired_region;
 mod restarted_owner;
 mod sockets;
+mod stopped_owner;
 mod stopped_writers;
