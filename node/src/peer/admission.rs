@@ -224,7 +224,9 @@ impl SourceConnection<'_> {
         served: &Served,
     ) {
         let joins = beginning.start == Start::Join;
-        let (name, view) = (&hello.name, hello.place.view);
+        let (name, view, applied) = (&hello.name, hello.place.view, hello.applied.position);
+        // Stays 0 if it cannot be read: then the first step fails.
+        served.tail.store(session.log_tail_position().unwrap_or(0), Ordering::Relaxed);
         let _ = self.link.send(&Message::Welcome(Welcome {
             place: hello.place,
             source_id: id_bytes(beginning.own),
@@ -246,10 +248,15 @@ impl SourceConnection<'_> {
             served,
             link: &mut self.link,
             received: &mut self.received,
-            full_at: match &beginning.catch_up {
-                Some(catch_up) => catch_up.takeover.position,
-                None => 0,
+            full_at: match (&beginning.catch_up, beginning.start) {
+                (Some(catch_up), _) => catch_up.takeover.position,
+                // It counts when it has taken something: the next entry may have no room.
+                (None, Start::Continue) if served.tail.load(Ordering::Relaxed) > applied => {
+                    applied + 1
+                }
+                (None, Start::Continue | Start::Join | Start::Switch) => 0,
             },
+            continues: beginning.start == Start::Continue,
         };
         let caught_up = match &beginning.catch_up {
             Some(catch_up) => shipment.catch_up(catch_up, hello.applied.position),

@@ -63,6 +63,8 @@ pub(super) struct Shipment<'s> {
     pub(super) received: &'s mut FrameReader,
     /// A follower that joins or switches has everything when it has acknowledged this position.
     pub(super) full_at: u64,
+    /// The follower continues: it has everything up to its position.
+    pub(super) continues: bool,
 }
 
 type Shipped<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -75,6 +77,11 @@ impl Shipment<'_> {
         // delays the first commit after a pause, no more.
         let _ = set_current_timer_slack(LOOK_SLACK_NS);
         let mut step = FeedStep::More;
+        if self.member.is_some() && self.continues {
+            // Before the first entry, for which the member may have no room: it grants a lease all
+            // the same.
+            self.beat(session, &mut pace, 0)?;
+        }
         while !self.shared.is_over() {
             self.check_view()?;
             // A follower that declares tags is silent for long. One whose host is gone does not
@@ -298,7 +305,7 @@ impl Shipment<'_> {
         feed: &mut LogFeed<'_>,
         pace: &mut Pace,
     ) -> Shipped<()> {
-        let (mut position, mut stamp) = (None, 0);
+        let (mut position, mut stamp, mut refused) = (None, 0, None);
         loop {
             match self.received.next()? {
                 None => break,
@@ -307,12 +314,26 @@ impl Shipment<'_> {
                     stamp = stamp.max(acknowledgement.stamp);
                 }
                 Some(Message::Refusal(refusal)) => {
-                    return Err(format!("{}: {}", refusal.reason.name(), refusal.text).into());
+                    // What it has acknowledged before counts.
+                    refused = Some(format!("{}: {}", refusal.reason.name(), refusal.text));
+                    break;
                 }
                 Some(_) => return Err("it has sent a message that only a source sends".into()),
             }
         }
-        let Some(position) = position else { return Ok(()) };
+        if let Some(position) = position {
+            self.take_acknowledged(session, feed, pace, (position, stamp))?;
+        }
+        refused.map_or(Ok(()), |text| Err(text.into()))
+    }
+
+    fn take_acknowledged(
+        &mut self,
+        session: &Session,
+        feed: &mut LogFeed<'_>,
+        pace: &mut Pace,
+        (position, stamp): (u64, u64),
+    ) -> Shipped<()> {
         if self.member.is_some() {
             feed.note_acknowledged(position)?;
             self.served.set_place(feed.acknowledged_place());

@@ -30,7 +30,7 @@ use crate::partition::{CLUSTER, WAIT_MAX, contents, refused};
 
 pub(crate) const PARTITION: PartitionId = PartitionId(7);
 /// Longer than any pause of a test on a busy machine.
-const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
 const HOSTS: [(u16, &str); 3] = [(1, "driver-a"), (2, "driver-b"), (3, "driver-c")];
 
 /// A loopback address that no other test of this program, and no connection, has.
@@ -403,7 +403,7 @@ fn what_a_proposal_rests_on_is_stored_before_it_is_made() {
 
 /// Fills a heap with records of a local namespace, of these sizes one after the other. Returns it
 /// and the number of its records.
-fn fill(session: &Session, sizes: &[usize]) -> (Namespace, u64) {
+pub(crate) fn fill(session: &Session, sizes: &[usize]) -> (Namespace, u64) {
     let local = ReplicationPolicy::Local;
     let mine = session.namespace_with_policy("filler", &Schema::default(), local).unwrap();
     let mut count = 0_u64;

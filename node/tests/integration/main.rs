@@ -12,6 +12,7 @@ mod copied_file;
 mod declared_position;
 mod drain;
 mod fixture;
+mod full_member;
 mod hostile_driver;
 mod hostile_peers;
 mod joining;
