@@ -24,6 +24,7 @@ use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{FollowerStats, PartitionInput, PeerListener};
 
+use self::effects::UnstoredRecord;
 use super::config::{CopyConfig, DriverConfig};
 use super::copy_thread::{CopyShared, CopyThread, FIRST_NAMESPACE, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
@@ -120,6 +121,7 @@ impl ClusterDriver {
             wanted: BTreeSet::new(),
             left: BTreeSet::new(),
             excluding: BTreeMap::new(),
+            unstored: BTreeMap::new(),
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
@@ -343,6 +345,8 @@ struct Driver {
     left: BTreeSet<PartitionId>,
     /// When the exclusion of this host was proposed last, for drains that are not decided.
     excluding: BTreeMap<PartitionId, Monotonic>,
+    /// What could not be stored in a region, which is tried again.
+    unstored: BTreeMap<PartitionId, UnstoredRecord>,
     published: Arc<Mutex<Published>>,
 }
 
@@ -372,6 +376,7 @@ impl Driver {
             self.is_initialized = true;
             self.step_state();
         }
+        self.store_again();
         self.step(HostInput::Tick);
         self.complete_drains();
         let copies = self.copies.values();

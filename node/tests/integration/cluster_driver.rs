@@ -46,8 +46,8 @@ pub(crate) struct CommandLog {
     commands: Mutex<Vec<Vec<u8>>>,
     states: Mutex<Vec<Arc<EngineState>>>,
     /// Proposals of evictions, and what was wrong with one.
-    evictions: Mutex<Vec<HostId>>,
-    violations: Mutex<Vec<String>>,
+    pub(crate) evictions: Mutex<Vec<HostId>>,
+    pub(crate) violations: Mutex<Vec<String>>,
     /// What was done about stopped processes.
     pub(crate) stopped: Mutex<Vec<StoppedHolder>>,
     /// The next proposal panics.
@@ -105,7 +105,9 @@ impl TestEngine {
     /// What a proposal rests on is in the region, and so survives a kill.
     fn check(&self, command: &Command) -> std::result::Result<(), String> {
         let session = self.region.session().unwrap();
-        let (seen, evicting) = (session.view_seen().unwrap(), session.evicting().unwrap());
+        let (Ok(seen), Ok(evicting)) = (session.view_seen(), session.evicting()) else {
+            return Err(format!("{command:?}, and the record cannot be read"));
+        };
         let is_stored = match *command {
             Command::Evict { revision, host, .. } => {
                 locked(&self.log.evictions).push(host);

@@ -27,3 +27,4 @@ mod restarted_owner;
 mod sockets;
 mod stopped_owner;
 mod stopped_writers;
+mod unstored_record;
