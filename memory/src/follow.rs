@@ -6,9 +6,11 @@
 //! the two places for the position the one with the lower position is overwritten.
 
 mod verification;
+mod coming;
 mod switch;
 pub(crate) mod left;
 
+pub use coming::ComingEntry;
 use nearstate_model::{Error, Result, invariant};
 pub(crate) use verification::{check_follower, repair_follower};
 use xxhash_rust::xxh3::xxh3_64;
@@ -132,11 +134,20 @@ const BUCKETS_PER_STEP: u64 = 4096;
 /// The words that name a log.
 const SOURCE_WORDS: [u64; 4] = [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION, FOLLOW_ORIGIN];
 
+/// The most words with one check value.
+const WORDS_MAX: usize = 6;
+
 /// The check value of some words.
 fn check_of(words: &[u64]) -> u64 {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut bytes = [[0; 8]; WORDS_MAX];
+    for (of_word, word) in bytes.iter_mut().zip(words) {
+        *of_word = word.to_le_bytes();
+    }
+    let Some(bytes) = bytes.get(..words.len()) else {
+        invariant!("a check value of {} words", words.len())
+    };
     // Not 0, so that words that were never stored have no valid check value.
-    xxh3_64(&bytes) | 1
+    xxh3_64(bytes.as_flattened()) | 1
 }
 
 fn load(map: &Map, at: u64) -> Result<u64, Corruption> {
@@ -244,6 +255,9 @@ pub(crate) fn origin(map: &Map) -> Result<u64, Corruption> {
 pub(crate) fn raise_incarnation(map: &Map) -> Result<(), Corruption> {
     // A damaged one is replaced by one that no log of this region has had.
     let next = incarnation(map).unwrap_or(1 << 32) + 1;
+    // It is an entry of the log before: taken for one of the next log, it would be the last entry
+    // of a copy that joins, and equal copies would differ.
+    store(map, LOG_SHIPPED + 16, 0)?;
     store_begin(map, next)?;
     store(map, LOG_INCARNATION, seal(next))
 }
@@ -266,6 +280,7 @@ pub(crate) fn rejoin(map: &Map) -> Result<(), Corruption> {
     for at in SOURCE_WORDS.into_iter().chain([FOLLOW_REACHED]) {
         store(map, at, 0)?;
     }
+    coming::clear(map)?;
     store(map, FOLLOW_CHECK, check_of(&[0; 4]))?;
     store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))
 }
@@ -274,6 +289,8 @@ pub(crate) fn rejoin(map: &Map) -> Result<(), Corruption> {
 fn name_source(map: &Map, source: LogIdentity) -> Result<(), Corruption> {
     let [one, other] = source.region;
     let words = [one, other, source.incarnation, source.origin];
+    // It is an entry of the log before.
+    coming::clear(map)?;
     store(map, FOLLOW_CHECK, 0)?;
     store(map, FOLLOW_REACHED, 0)?;
     crash_point!("follow.unnamed");
@@ -413,6 +430,7 @@ impl Member {
     /// `Damaged`.
     pub fn set_follow_position(&self, applied: FollowPosition) -> Result<()> {
         let map = self.map();
+        crash_point!("follow.applied");
         let [one, other] = FOLLOW_PLACES;
         let position_at = |at| Ok::<_, Corruption>(place_at(map, at)?.map(|place| place.position));
         // `None` is lower than any position.

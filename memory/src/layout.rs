@@ -103,6 +103,8 @@ pub(crate) const PROMOTION_STAMP: u64 = CLUSTER_PAGE + 0x5f8;
 /// Two places for the last applied position: position, check value of its entry, check value of
 /// both.
 pub(crate) const FOLLOW_PLACES: [u64; 2] = [CLUSTER_PAGE + 0x600, CLUSTER_PAGE + 0x640];
+/// The entry that a follower applies, and what shows that it was applied.
+pub(crate) const FOLLOW_COMING: u64 = CLUSTER_PAGE + 0x618;
 /// The last entry that a follower has acknowledged: position, check value of the entry, check value
 /// of both.
 pub(crate) const LOG_SHIPPED: u64 = CLUSTER_PAGE + 0x680;
@@ -139,10 +141,11 @@ pub(crate) const NAMESPACE_RULES: [u64; 2] = [CLUSTER_PAGE + 0x800, CLUSTER_PAGE
 /// The most bytes of their text.
 pub const NAMESPACE_RULES_BYTES_MAX: u64 = 1000;
 /// The words of following and being followed: the first one, and how many.
-const FOLLOW_WORDS: [(u64, u64); 8] = [
+const FOLLOW_WORDS: [(u64, u64); 9] = [
     (LOG_INCARNATION, 2),
     (FOLLOW_STATE, 8),
     (FOLLOW_PLACES[0], 3),
+    (FOLLOW_COMING, 5),
     (FOLLOW_PLACES[1], 3),
     (LOG_SHIPPED, 3),
     (TAKEOVER, 9),
@@ -360,7 +363,8 @@ const _: () = assert!(LOG_INCARNATION + 8 == LOG_ORIGIN && LOG_ORIGIN + 8 <= FOL
 const _: () = assert!(FOLLOW_STATE + 8 == FOLLOW_ID && FOLLOW_ID + 16 == FOLLOW_INCARNATION);
 const _: () = assert!(FOLLOW_INCARNATION + 8 == FOLLOW_CHECK && FOLLOW_CHECK + 8 == FOLLOW_ORIGIN);
 const _: () = assert!(FOLLOW_ORIGIN + 8 == FOLLOW_REACHED && FOLLOW_REACHED < FOLLOW_PLACES[0]);
-const _: () = assert!(FOLLOW_PLACES[0] + 24 <= FOLLOW_PLACES[1], "a place has three words");
+const _: () = assert!(FOLLOW_PLACES[0] + 24 == FOLLOW_COMING, "a place has three words");
+const _: () = assert!(FOLLOW_COMING + 8 * 5 <= FOLLOW_PLACES[1], "the coming entry has five words");
 const _: () = assert!(FOLLOW_PLACES[1] + 24 <= LOG_SHIPPED && LOG_SHIPPED + 24 <= TAKEOVER);
 const _: () = assert!(TAKEOVER + 8 * 9 <= FOLLOW_SWITCH, "a takeover has nine words");
 const _: () = assert!(FOLLOW_SWITCH + 8 * 7 <= OWNER_ADDRESS, "a switch has seven words");
@@ -487,12 +491,12 @@ mod tests {
     fn a_gap_between_words_of_the_cluster_page_is_no_word() {
         let follow = (0x580..0x800).step_by(8).map(|at| CLUSTER_PAGE + at);
         let (words, gaps): (Vec<u64>, Vec<u64>) = follow.partition(|at| is_cluster_word(*at));
-        assert_eq!((words.len(), gaps.len()), (51, 29));
-        let lines = [0x590, 0x618, 0x658, 0x698, 0x708, 0x748, 0x778];
+        assert_eq!((words.len(), gaps.len()), (56, 24));
+        let lines = [0x590, 0x658, 0x698, 0x708, 0x748, 0x778];
         for at in lines.map(|at| CLUSTER_PAGE + at) {
             assert!(gaps.contains(&at), "{at:#x}");
         }
-        for at in [0x5f8, 0x610, 0x650, 0x690, 0x700, 0x710, 0x740, 0x780, 0x7f8] {
+        for at in [0x5f8, 0x610, 0x618, 0x638, 0x650, 0x690, 0x700, 0x710, 0x740, 0x780, 0x7f8] {
             assert!(words.contains(&(CLUSTER_PAGE + at)), "{at:#x}");
         }
     }

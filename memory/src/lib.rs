@@ -54,7 +54,7 @@ pub use clock::{is_reached, lease_clock, now_ms, now_ms_coarse, since_boot, with
 pub use cluster::{OwnerLease, VIEW_MAX};
 pub use counter::Counter;
 pub use evacuation::Evacuation;
-pub use follow::{FollowPosition, FollowState, Following, LogIdentity};
+pub use follow::{ComingEntry, FollowPosition, FollowState, Following, LogIdentity};
 pub use heap::cell::{
     CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
 };

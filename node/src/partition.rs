@@ -138,6 +138,8 @@ impl Drop for Partition {
         self.stop_serving();
         self.shared.is_over.store(true, Ordering::Release);
         self.member.end();
+        // A failure is one of the region, whose writers it stops as well.
+        let _ = fence::refuse_writers(&self.session());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -422,6 +424,12 @@ impl Partition {
     /// their answers.
     pub fn set_worked_at(&self, at: Duration) {
         self.group.set_worked_at(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// The rules count this stamp as the last one that a member has sent back: members learn that
+    /// they are heard up to there.
+    pub fn set_counted(&self, host: &str, stamp: u64) {
+        self.group.set_counted(host, stamp);
     }
 
     /// Serves no member from now on. Connections end.

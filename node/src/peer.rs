@@ -6,6 +6,7 @@
 
 pub(crate) mod follower;
 mod whole_copy;
+mod follow_pace;
 pub(crate) mod applier;
 pub(crate) mod source;
 mod admission;

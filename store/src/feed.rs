@@ -472,9 +472,11 @@ impl LogFeed<'_> {
             self.sent.pop_front();
         }
         let entry = last.or(self.acknowledged.map(|known| known.entry));
-        self.acknowledged = entry.filter(|_| self.is_exact).map(|entry| {
-            // An answer to a message of a walk acknowledges nothing.
-            AcknowledgedPlace { entry, position: position.max(entry.position) }
+        // An answer to a message of a walk, or to the first one, acknowledges nothing.
+        let before = self.acknowledged.map_or(0, |known| known.position);
+        self.acknowledged = entry.filter(|_| self.is_exact).map(|entry| AcknowledgedPlace {
+            entry,
+            position: position.max(before).max(entry.position),
         });
         Ok(last)
     }

@@ -12,6 +12,7 @@
 //! follower has applied behind its position is applied again without an effect.
 
 mod promotion;
+mod coming;
 mod joining;
 mod single;
 mod change;
@@ -21,8 +22,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    AdvisoryLock, Corruption, FollowPosition, FollowState, Following, LogIdentity,
-    is_record_version, without_expiry,
+    AdvisoryLock, Corruption, FollowPosition, FollowState, LogIdentity, is_record_version,
+    without_expiry,
 };
 use nearstate_model::{Error, Result, invariant};
 
@@ -124,14 +125,6 @@ impl Session {
         self.member.log_identity()
     }
 
-    /// What the region follows, if it follows another one.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn following(&self) -> Result<Option<Following>> {
-        self.member.following()
-    }
-
     /// The highest stamp of a namespace's index: a follower needs it, so that a promoted copy gives
     /// no version twice.
     ///
@@ -173,6 +166,7 @@ impl Session {
             self.member.set_fenced(false)?;
         }
         self.finish_switch()?;
+        self.complete_coming()?;
         self.member.set_left(false)?;
         let state = match self.member.following()? {
             Some(following) if following.state == FollowState::Promoting => {

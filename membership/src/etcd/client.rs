@@ -175,7 +175,9 @@ impl EtcdClient {
                 let reason = format!(
                     "the cluster in etcd at {endpoint} is another one: its creation is {}, and \
                      that of the one that this node follows, read at {}, is {}. Its keys were \
-                     deleted, and it was created anew: restart the node if that is intended",
+                     deleted, and it was created anew: if that is intended, stop all nodes, move \
+                     the files of their regions away, and start them. A region waits for the views \
+                     of the earlier cluster",
                     shown(stored.creation),
                     followed.endpoint,
                     shown(followed.creation)

@@ -1,7 +1,7 @@
 //! The words of a follower that have a check value, for the check and the repair: a flipped bit is
 //! found also where no process relies on the word at present.
 
-use super::{SOURCE_WORDS, check_stored, load, reached, store, stored_stamp, switch};
+use super::{SOURCE_WORDS, check_stored, coming, load, reached, store, stored_stamp, switch};
 use crate::layout::{
     Corruption, FOLLOW_CHECK, FOLLOW_PLACES, FOLLOW_REACHED, LOG_SHIPPED, PROMOTION_STAMP,
 };
@@ -13,6 +13,7 @@ pub(crate) fn check_follower(map: &Map) -> Result<(), Corruption> {
         check_place(map, at)?;
     }
     check_source(map)?;
+    coming::check(map)?;
     reached(map)?;
     stored_stamp(map)?;
     switch::check_target(map)
@@ -46,6 +47,7 @@ pub(crate) fn repair_follower(map: &Map) -> Result<Vec<&'static str>, Corruption
     let sealed = [
         (FOLLOW_CHECK, check_source(map).is_err(), "the log that the region followed"),
         (FOLLOW_REACHED, reached(map).is_err(), "the position that the region had reached"),
+        (coming::CHECK, coming::check(map).is_err(), "the entry that the follower applied"),
         (PROMOTION_STAMP, stored_stamp(map).is_err(), "the stamp of the last promotion"),
         (
             switch::TARGET_CHECK,

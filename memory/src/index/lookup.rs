@@ -279,12 +279,12 @@ impl Member {
 
     /// Searches some words of a chain for the key.
     #[inline]
-    fn search_words(
-        &self,
+    fn search_words<'m>(
+        &'m self,
         words: &[AtomicU64],
         hash: u64,
-        key: &[u8],
-    ) -> Result<SearchStep<'_>, Corruption> {
+        select: impl Fn(Cell<'m>) -> Result<Option<RecordAndValue<'m>>, Corruption>,
+    ) -> Result<SearchStep<'m>, Corruption> {
         let (map, tag) = (self.map(), hash_tag(hash));
         let mut last = 0;
         for word in words {
@@ -297,7 +297,7 @@ impl Member {
             }
             let entry = decided(map, last)?;
             if entry != 0
-                && let Some(found) = of_key(Cell::new(map, at_of(entry))?, hash, key)?
+                && let Some(found) = select(Cell::new(map, at_of(entry))?)?
             {
                 return Ok(SearchStep::Found(found));
             }
@@ -359,15 +359,41 @@ impl Member {
         hash: u64,
         key: &[u8],
     ) -> Result<Option<RecordAndValue<'_>>, Corruption> {
+        self.find_selected(table, hash, |cell| of_key(cell, hash, key))
+    }
+
+    /// The version of the record whose key has this hash, also of an expired one. The caller holds
+    /// a pin. Of two keys with one hash it is either: a chance of 2^-64 for each record of a
+    /// bucket.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn version_of_hash(&self, table: &IndexTable, hash: u64) -> Result<Option<u64>> {
+        let found = self.find_selected(table, hash, |cell| {
+            let (key, value) = cell.key_and_value()?;
+            Ok((self.hash(key) == hash).then_some((cell, value)))
+        })?;
+        self.check_not_truncated()?;
+        Ok(found.map(|(cell, _)| cell.version()))
+    }
+
+    /// Searches the whole chain of a hash for the record that `select` accepts.
+    #[inline]
+    fn find_selected<'m>(
+        &'m self,
+        table: &IndexTable,
+        hash: u64,
+        select: impl Fn(Cell<'m>) -> Result<Option<RecordAndValue<'m>>, Corruption>,
+    ) -> Result<Option<RecordAndValue<'m>>, Corruption> {
         let map = self.map();
         loop {
             let (_, at, control) = find_bucket(map, table, hash)?;
             let [first, entries @ ..] = map.words::<WORDS>(at)?;
-            let mut step = self.search_words(entries, hash, key)?;
+            let mut step = self.search_words(entries, hash, &select)?;
             let mut lines = 0;
             while let SearchStep::Next(line_at) = step {
                 let words = map.words::<{ LINE_WORDS as usize }>(line_at + LINE_FIRST)?;
-                step = self.search_words(words, hash, key)?;
+                step = self.search_words(words, hash, &select)?;
                 lines += 1;
                 if lines > CHAIN_MAX {
                     return Err(CHAIN);

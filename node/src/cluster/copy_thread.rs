@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,11 +35,19 @@ pub(super) enum CopyTask {
     Serve(ViewNumber),
     StopServing,
     Freeze(ViewNumber),
-    Promote { origin: ViewNumber, seal: Option<LogPosition> },
-    Demote { view: ViewNumber, seal: Option<LogPosition> },
+    Promote {
+        origin: ViewNumber,
+        seal: Option<LogPosition>,
+    },
+    Demote {
+        view: ViewNumber,
+        seal: Option<LogPosition>,
+    },
     Follow(FollowTask),
     StopFollowing,
     GiveUpReceipts,
+    /// It is decided that the owner was excluded: a drain that could not wait for that ends.
+    EndDrain,
 }
 
 /// What is to be followed.
@@ -67,6 +75,9 @@ pub(super) struct CopyShared {
     pub(super) copy: Partition,
     /// An operator drains it.
     pub(super) is_draining: AtomicBool,
+    /// The view in which a drain holds the writers, and has ended before the membership has
+    /// decided.
+    undecided: Mutex<Option<ViewNumber>>,
     region: Region,
     tasks: Mutex<Tasks>,
     changed: Condvar,
@@ -109,6 +120,7 @@ impl CopyThread {
             partition,
             copy,
             is_draining: AtomicBool::new(false),
+            undecided: Mutex::default(),
             region,
             tasks: Mutex::default(),
             changed: Condvar::new(),
@@ -154,6 +166,14 @@ impl Drop for CopyThread {
 }
 
 impl CopyShared {
+    pub(super) fn undecided(&self) -> Option<ViewNumber> {
+        *locked(&self.undecided)
+    }
+
+    pub(super) fn set_undecided(&self, view: Option<ViewNumber>) {
+        *locked(&self.undecided) = view;
+    }
+
     fn run(&self) {
         let mut told = None;
         // What cannot be read is told with the facts.
@@ -213,6 +233,7 @@ impl CopyShared {
             }
             CopyTask::StopServing
             | CopyTask::StopFollowing
+            | CopyTask::EndDrain
             | CopyTask::Freeze(_)
             | CopyTask::Promote { .. }
             | CopyTask::Demote { .. } => false,
@@ -235,6 +256,11 @@ impl CopyShared {
                 Ok(())
             }
             CopyTask::GiveUpReceipts => self.copy.give_up_receipts(),
+            CopyTask::EndDrain => {
+                self.copy.release_writers(false)?;
+                self.is_draining.store(false, Ordering::Release);
+                Ok(())
+            }
             CopyTask::Freeze(view) => self.freeze(*view),
             CopyTask::Promote { origin, seal } => {
                 let seal = seal.map(|seal| place_of(&seal));

@@ -1,5 +1,6 @@
 //! The driver: the thread that keeps the leases.
 
+mod drains;
 mod effects;
 mod inactive;
 
@@ -23,6 +24,7 @@ use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{FollowerStats, PartitionInput, PeerListener};
 
+use self::effects::UnstoredRecord;
 use super::config::{CopyConfig, DriverConfig};
 use super::copy_thread::{CopyShared, CopyThread, FIRST_NAMESPACE, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
@@ -118,6 +120,8 @@ impl ClusterDriver {
             is_outdated: false,
             wanted: BTreeSet::new(),
             left: BTreeSet::new(),
+            excluding: BTreeMap::new(),
+            unstored: BTreeMap::new(),
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
@@ -339,6 +343,10 @@ struct Driver {
     wanted: BTreeSet<PartitionId>,
     /// Copies of partitions whose groups this host has left: their receipts were given up.
     left: BTreeSet<PartitionId>,
+    /// When the exclusion of this host was proposed last, for drains that are not decided.
+    excluding: BTreeMap<PartitionId, Monotonic>,
+    /// What could not be stored in a region, which is tried again.
+    unstored: BTreeMap<PartitionId, UnstoredRecord>,
     published: Arc<Mutex<Published>>,
 }
 
@@ -368,7 +376,9 @@ impl Driver {
             self.is_initialized = true;
             self.step_state();
         }
+        self.store_again();
         self.step(HostInput::Tick);
+        self.complete_drains();
         let copies = self.copies.values();
         copies.for_each(|(copy, _)| copy.shared.copy.set_worked_at(lease_clock()));
         self.note_tails();
@@ -486,12 +496,22 @@ impl Driver {
         self.config.hosts.iter().find(|(_, host)| host.name == name).map(|(id, _)| *id)
     }
 
+    /// Members learn which of their answers count.
+    fn say_counted(&self, partition: PartitionId, host: HostId) {
+        let name = self.config.hosts.get(&host).map(|host| &host.name);
+        if let (Some(name), Some((copy, _))) = (name, self.copies.get(&partition)) {
+            let stamp = self.host.answered(partition, host);
+            copy.shared.copy.set_counted(name, stamp.0);
+        }
+    }
+
     fn connection(&mut self, partition: PartitionId, input: &PartitionInput) {
         match input {
             PartitionInput::MemberConnected { host, view, connection } => {
                 let Some(host) = self.host_of(host) else { return };
                 let (view, connection) = (ViewNumber(*view), *connection);
                 self.step(HostInput::Connected { partition, host, view, connection });
+                self.say_counted(partition, host);
             }
             PartitionInput::MemberLeft { host, connection, .. } => {
                 let Some(host) = self.host_of(host) else { return };
@@ -519,6 +539,7 @@ impl Driver {
                     stamp: Monotonic(*stamp),
                 };
                 self.step(HostInput::Acknowledged { partition, acknowledgement });
+                self.say_counted(partition, host);
             }
             PartitionInput::LogWritten { view, position } => {
                 let (view, position) = (ViewNumber(*view), *position);

@@ -1,5 +1,6 @@
 //! What the driver has not yet seen: inputs of connections and of the copies' threads. The number
-//! of inputs is limited: of acknowledgements and of position messages only the last one counts.
+//! of inputs is limited: of acknowledgements and of position messages only the last one counts, and
+//! of the connections of a member only the last one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,8 +10,9 @@ use nearstate_cluster::{LogPosition, PartitionId, RegionState, ViewNumber};
 
 use crate::peer::PartitionInput;
 
-/// Inputs of connections that wait for the driver. Further ones are dropped: connections begin
-/// anew, and then tell everything.
+/// Inputs of connections that wait for the driver. Further ones are dropped: none of them is needed
+/// for what is counted. That a member is connected is never dropped: what it acknowledges would not
+/// count, as long as it stays connected.
 const CONNECTION_INPUTS_MAX: usize = 4096;
 
 /// What a copy's thread has found out.
@@ -40,6 +42,8 @@ pub(super) struct DriverInbox {
 struct Inputs {
     queue: VecDeque<DriverInput>,
     facts: BTreeMap<PartitionId, RegionState>,
+    /// With the number of the connection.
+    connected: BTreeMap<(PartitionId, String), (u64, PartitionInput)>,
     heard: BTreeMap<PartitionId, PartitionInput>,
     acknowledged: BTreeMap<(PartitionId, String), PartitionInput>,
     written: BTreeMap<PartitionId, PartitionInput>,
@@ -94,8 +98,11 @@ impl DriverInbox {
                 let host = host.clone();
                 inputs.acknowledge((partition, host), input);
             }
-            PartitionInput::MemberConnected { .. }
-            | PartitionInput::MemberAhead { .. }
+            PartitionInput::MemberConnected { host, connection, .. } => {
+                let (key, connection) = ((partition, host.clone()), *connection);
+                inputs.connect(key, (connection, input));
+            }
+            PartitionInput::MemberAhead { .. }
             | PartitionInput::MemberBehind { .. }
             | PartitionInput::MemberLeft { .. }
             | PartitionInput::Joined { .. }
@@ -114,7 +121,10 @@ impl DriverInbox {
     /// Takes all inputs, those of connections that begin or end first.
     pub(super) fn take(&self, out: &mut Vec<DriverInput>) {
         let mut inputs = self.inputs();
-        let Inputs { queue, facts, heard, acknowledged, written } = &mut *inputs;
+        let Inputs { queue, facts, connected, heard, acknowledged, written } = &mut *inputs;
+        // What the queue says of an earlier connection has no effect behind it.
+        let connected = std::mem::take(connected).into_iter();
+        out.extend(connected.map(|((of, _), (_, input))| DriverInput::Connection(of, input)));
         out.extend(queue.drain(..));
         let facts = std::mem::take(facts).into_iter();
         out.extend(facts.map(|(of, facts)| DriverInput::Copy(of, CopyInput::Facts(facts))));
@@ -128,6 +138,13 @@ impl DriverInbox {
 }
 
 impl Inputs {
+    /// Of the connections of a member the one with the highest number counts.
+    fn connect(&mut self, key: (PartitionId, String), (number, input): (u64, PartitionInput)) {
+        if self.connected.get(&key).is_none_or(|(known, _)| *known < number) {
+            self.connected.insert(key, (number, input));
+        }
+    }
+
     /// Of two acknowledgements on one connection the later one counts, with the higher stamp. One
     /// of an earlier connection than the last one does not count.
     fn acknowledge(&mut self, key: (PartitionId, String), mut input: PartitionInput) {
@@ -318,6 +335,25 @@ mod tests {
         inputs.clear();
         inbox.take(&mut inputs);
         assert_eq!(inputs, []);
+    }
+
+    #[test]
+    fn a_member_that_is_connected_is_not_dropped_however_many_inputs_wait() {
+        let (inbox, partition) = (DriverInbox::default(), PartitionId(1));
+        let connected = |connection| {
+            let host = "b".to_owned();
+            PartitionInput::MemberConnected { host, view: 1, connection }
+        };
+        for _ in 0..2 * CONNECTION_INPUTS_MAX {
+            inbox.connection(partition, PartitionInput::HigherView { view: 3 });
+        }
+        // The thread of the earlier connection is late.
+        inbox.connection(partition, connected(8));
+        inbox.connection(partition, connected(7));
+        let mut inputs = Vec::new();
+        inbox.take(&mut inputs);
+        assert_eq!(inputs.len(), CONNECTION_INPUTS_MAX + 1);
+        assert_eq!(inputs.first(), Some(&DriverInput::Connection(partition, connected(8))));
     }
 
     #[test]

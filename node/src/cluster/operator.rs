@@ -54,7 +54,9 @@ impl ClusterDriver {
     ///
     /// # Errors
     /// `BadArgument`: this host has no copy of the partition, or does not own what is to be
-    /// drained, or it is drained already; those of [`ConsensusEngine::propose_and_wait`] and
+    /// drained, or it is drained already; `Backend`: the membership has not decided in time that
+    /// the owner is excluded. It may do so later, so writers stay refused, and the driver proposes
+    /// it until it is decided; those of [`ConsensusEngine::propose_and_wait`] and
     /// [`Partition::hold_writers`].
     ///
     /// [`Partition::hold_writers`]: crate::Partition::hold_writers
@@ -67,17 +69,22 @@ impl ClusterDriver {
     ) -> Result<OperatorOutcome> {
         let copy = self.copy(partition).filter(|_| goal.0 == OperatorGoal::Drain);
         let draining = copy.as_ref().map(|copy| &copy.is_draining);
-        let _claim = draining.map(DrainClaim::take).transpose()?;
+        let claim = draining.map(DrainClaim::take).transpose()?;
         let mut held = None;
         let outcome = self.carry_out_steps((engine, &mut held), partition, goal, lease);
-        if let Some(HeldWriters { copy, view }) = held {
-            // In a later view the driver's order for the old one may not be carried out yet.
-            let is_owner = self
-                .known(partition)
-                .is_some_and(|(group, _)| group.owner() == Some(self.host) && group.view() == view);
+        let Some(HeldWriters { copy, view, is_proposed }) = held else { return outcome };
+        // In a later view the driver's order for the old one may not be carried out yet.
+        let is_owner = self
+            .known(partition)
+            .is_some_and(|(group, _)| group.owner() == Some(self.host) && group.view() == view);
+        if !(is_owner && is_proposed) {
             copy.copy.release_writers(is_owner)?;
+            return outcome;
         }
-        outcome
+        // The owner may be excluded yet. What writers would commit until then would be lost.
+        copy.set_undecided(Some(view));
+        claim.into_iter().for_each(DrainClaim::keep);
+        Err(undecided(outcome))
     }
 
     fn carry_out_steps(
@@ -109,6 +116,9 @@ impl ClusterDriver {
                     continue;
                 }
                 OperatorStep::Propose(command) => {
+                    if let Some(held) = held {
+                        held.is_proposed = true;
+                    }
                     engine.propose_and_wait(command.encode(), DECISION_MAX)?;
                     None
                 }
@@ -129,7 +139,7 @@ impl ClusterDriver {
     fn holding(&self, group: &GroupState) -> Result<HeldWriters> {
         match self.copy(group.partition()) {
             Some(copy) if group.owner() == Some(self.host) => {
-                Ok(HeldWriters { copy, view: group.view() })
+                Ok(HeldWriters { copy, view: group.view(), is_proposed: false })
             }
             Some(_) | None => {
                 let detail = "another host owns the partition: drain that one".to_owned();
@@ -144,6 +154,18 @@ struct HeldWriters {
     copy: Arc<CopyShared>,
     /// The view in which it owns the partition.
     view: ViewNumber,
+    /// Its exclusion was proposed.
+    is_proposed: bool,
+}
+
+/// The membership has not answered whether the owner is excluded. The driver goes on.
+fn undecided(outcome: Result<OperatorOutcome>) -> Error {
+    let reason = outcome.err().map_or_else(String::new, |error| format!(": {error}"));
+    let detail = format!(
+        "the membership has not decided in time that the owner gives the partition away{reason}. \
+         It may do so later: writers are refused until it has, and the drain is completed then"
+    );
+    Error::Backend { detail }
 }
 
 /// The one drain of a partition. The end of another one would admit its writers.
@@ -157,6 +179,13 @@ impl<'d> DrainClaim<'d> {
             return Err(Error::BadArgument { detail });
         }
         Ok(Self(is_draining))
+    }
+}
+
+impl DrainClaim<'_> {
+    /// The drain goes on when its task has ended.
+    fn keep(self) {
+        std::mem::forget(self);
     }
 }
 

@@ -105,16 +105,48 @@ impl Partition {
 /// one, of which other hosts have more. Writers are refused first.
 pub(super) fn end_lease(session: &Session) -> Result<Duration> {
     let until = session.lease_end()?;
+    refuse_writers(session)?;
     if matches!(session.owner_lease()?, OwnerLease::Held { .. }) {
-        session.set_fenced(true)?;
         session.set_owner_lease(Duration::ZERO)?;
     }
     Ok(until)
 }
 
+/// Refuses writers of an owner's region, also of one whose lease has ended: no process of this host
+/// gives what they commit to members.
+pub(super) fn refuse_writers(session: &Session) -> Result<()> {
+    match session.owner_lease()? {
+        OwnerLease::Held { .. } | OwnerLease::Expired if session.following()?.is_none() => {
+            session.set_fenced(true)
+        }
+        OwnerLease::Held { .. } | OwnerLease::Expired | OwnerLease::Unclustered => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::FenceOrders;
+    use std::time::Duration;
+
+    use nearstate_store::{CreateOptions, OwnerLease, Region, lease_clock};
+
+    use super::{FenceOrders, end_lease};
+
+    #[test]
+    fn an_owners_region_refuses_writers_from_the_start_on_also_if_its_lease_has_ended() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let create = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        for (name, lease) in [("held", Duration::from_hours(1)), ("ended", Duration::ZERO)] {
+            let region = Region::create(&folder.path().join(name), &create).unwrap();
+            let session = region.session().unwrap();
+            end_lease(&session).unwrap();
+            assert!(!session.is_fenced().unwrap(), "it belongs to no cluster");
+            session.begin_partition(1).unwrap();
+            session.set_owner_lease(lease_clock() + lease).unwrap();
+            end_lease(&session).unwrap();
+            assert!(session.is_fenced().unwrap(), "{name}");
+            assert_eq!(session.owner_lease().unwrap(), OwnerLease::Expired);
+        }
+    }
 
     /// Orders of a driver whose host owns the partition, and whose writers are held.
     fn held() -> FenceOrders {

@@ -3,14 +3,12 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{
-    FeedStart, FollowPosition, LogFeed, LogIdentity, Session, Takeover, now_ms_coarse,
-};
+use nearstate_store::{FeedStart, FollowPosition, LogFeed, LogIdentity, Session, Takeover};
 use nearstate_wire::{
     FrameReader, FrameWriter, Hello, Message, PartitionPlace, Refusal, RefusalReason,
     SettingsSummary, Start, Welcome,
@@ -21,7 +19,7 @@ use super::convert::{id_bytes, identity_of};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{HELLO_MAX, LOOK_INTERVAL, MEMBER_LOOK_INTERVAL};
-use super::served::{Listed, PeerRouter, PeerShared, Served, lease_ns};
+use super::served::{Listed, PeerRouter, PeerShared, Served};
 use super::shipper::{FollowerOutput, ServedMember, Shipment};
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
@@ -128,19 +126,7 @@ impl SourceConnection<'_> {
             Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),
         };
         // Listed first: the log forgets nothing of what the feed begins with.
-        let served = Arc::new(Served {
-            name: hello.name.clone(),
-            address: self.address,
-            is_joining: AtomicBool::new(true),
-            acknowledged: AtomicU64::new(0),
-            tail: AtomicU64::new(0),
-            acknowledged_ms: AtomicU64::new(now_ms_coarse()),
-            place: Mutex::default(),
-            acknowledged_ns: AtomicU64::new(lease_ns()),
-            answers: AtomicU64::new(0),
-            is_replaced: AtomicBool::new(false),
-            sent: AtomicU64::new(0),
-        });
+        let served = Arc::new(Served::new(hello.name.clone(), self.address));
         if !shared.list(&served) {
             let reason = RefusalReason::Busy;
             return self.refuse(reason, reason.remedy());
@@ -153,6 +139,14 @@ impl SourceConnection<'_> {
                 return self.refuse(reason, &text);
             }
         };
+        // The view may have ended since the hello was admitted.
+        if let Some(group) = &shared.group
+            && group.served_view() != hello.place.view
+        {
+            drop(listed);
+            let text = format!("this host serves view {} now", group.served_view());
+            return self.refuse(RefusalReason::View, &text);
+        }
         if beginning.start == Start::Continue {
             served.acknowledged.store(hello.applied.position, Ordering::Relaxed);
             served.is_joining.store(false, Ordering::Relaxed);
@@ -230,7 +224,9 @@ impl SourceConnection<'_> {
         served: &Served,
     ) {
         let joins = beginning.start == Start::Join;
-        let (name, view) = (&hello.name, hello.place.view);
+        let (name, view, applied) = (&hello.name, hello.place.view, hello.applied.position);
+        // Stays 0 if it cannot be read: then the first step fails.
+        served.tail.store(session.log_tail_position().unwrap_or(0), Ordering::Relaxed);
         let _ = self.link.send(&Message::Welcome(Welcome {
             place: hello.place,
             source_id: id_bytes(beginning.own),
@@ -244,7 +240,7 @@ impl SourceConnection<'_> {
         let group = shared.group.as_deref();
         let tell =
             |input: PartitionInput| group.map_or((), |group: &PartitionGroup| group.tell(input));
-        let connection = group.map_or(0, PartitionGroup::next_connection);
+        let connection = served.connection.load(Ordering::Relaxed);
         tell(PartitionInput::MemberConnected { host: name.clone(), view, connection });
         let mut shipment = Shipment {
             shared,
@@ -252,10 +248,15 @@ impl SourceConnection<'_> {
             served,
             link: &mut self.link,
             received: &mut self.received,
-            full_at: match &beginning.catch_up {
-                Some(catch_up) => catch_up.takeover.position,
-                None => 0,
+            full_at: match (&beginning.catch_up, beginning.start) {
+                (Some(catch_up), _) => catch_up.takeover.position,
+                // It counts when it has taken something: the next entry may have no room.
+                (None, Start::Continue) if served.tail.load(Ordering::Relaxed) > applied => {
+                    applied + 1
+                }
+                (None, Start::Continue | Start::Join | Start::Switch) => 0,
             },
+            continues: beginning.start == Start::Continue,
         };
         let caught_up = match &beginning.catch_up {
             Some(catch_up) => shipment.catch_up(catch_up, hello.applied.position),

@@ -108,8 +108,7 @@ impl Applier<'_, '_, '_> {
             }
             Message::Entry(message) => {
                 let place = FollowPosition { position: message.position, check: message.check };
-                self.follower.apply(&records_of(message))?;
-                self.follower.set_position(place)?;
+                self.follower.apply_entry(place, &records_of(message))?;
                 self.progress.entries += 1;
                 self.progress.position = place.position;
                 if !self.connection.is_catching_up {
@@ -156,7 +155,10 @@ impl Applier<'_, '_, '_> {
     }
 
     fn take_position<'m>(&mut self, message: PositionMessage) -> Result<AppliedMessage<'m>> {
-        self.follower.note_tail(message.position, message.tail)?;
+        // The first message of a source may precede its namespaces.
+        if message.position != 0 || self.connection.first_stamp.is_some() {
+            self.follower.note_tail(message.position, message.tail)?;
+        }
         if message.position != 0 && self.is_scattered() {
             return Ok(AppliedMessage::Scattered);
         }

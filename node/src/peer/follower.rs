@@ -17,10 +17,9 @@ use super::applier::{AppliedMessage, Applier, ConnectionProgress, Membership};
 use super::client_tls::ClientTls;
 use super::convert::{id_bytes, identity_of};
 use super::events::FollowProgress;
+use super::follow_pace::FollowPace;
 use super::group::PartitionInput;
-use super::limits::{
-    BEAT_INTERVAL, CONNECT_MAX, HELLO_MAX, MEMBER_LOOK_INTERVAL, RETRY_MAX, RETRY_MIN, SILENCE_MAX,
-};
+use super::limits::{BEAT_INTERVAL, HELLO_MAX};
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 use super::whole_copy::{check_origin, is_whole};
@@ -81,6 +80,9 @@ enum Ended {
     Over,
     /// Another connection may succeed.
     Retry(String),
+    /// The region of a member has no room for an entry. Each connection tries again, and grants a
+    /// lease before.
+    Full(Error),
     /// No other connection will.
     Failed(Error),
 }
@@ -137,7 +139,7 @@ pub(crate) fn follow_as(
                 heard: Stopwatch::start(),
                 told: Stopwatch::start(),
             },
-            Err(Ended::Failed(error)) => return Err(error),
+            Err(Ended::Failed(error) | Ended::Full(error)) => return Err(error),
             Err(Ended::Over) => return Ok(()),
             Err(Ended::Retry(reason)) => {
                 pause(config, &reason, (pace, &mut retry));
@@ -153,6 +155,15 @@ pub(crate) fn follow_as(
             Ended::Failed(error) => {
                 connection.refuse(&error.to_string());
                 return Err(error);
+            }
+            Ended::Full(error) => {
+                let reason = error.to_string();
+                connection.refuse(&reason);
+                if let Some(Membership { group, view }) = membership {
+                    group.tell(PartitionInput::FollowFailed { view, reason: reason.clone() });
+                }
+                let mut retry = pace.retry_full;
+                pause(config, &reason, (pace, &mut retry));
             }
             Ended::Retry(reason) => {
                 connection.refuse(&reason);
@@ -171,40 +182,6 @@ fn pause(config: &mut FollowConfig<'_>, reason: &str, (pace, retry): (FollowPace
         std::thread::park_timeout(pace.look.min(*retry));
     }
     *retry = (*retry * 2).min(pace.retry_max);
-}
-
-/// How long a follower waits for what.
-#[derive(Clone, Copy)]
-struct FollowPace {
-    /// Between two looks at whether it is over.
-    look: Duration,
-    connect_max: Duration,
-    silence_max: Duration,
-    retry_min: Duration,
-    retry_max: Duration,
-}
-
-impl FollowPace {
-    /// A member of a group waits for nothing longer than for a lease: it may be the next owner.
-    fn of(membership: Option<Membership<'_>>) -> Self {
-        match membership {
-            None => Self {
-                look: BEAT_INTERVAL,
-                connect_max: CONNECT_MAX,
-                silence_max: SILENCE_MAX,
-                retry_min: RETRY_MIN,
-                retry_max: RETRY_MAX,
-            },
-            Some(member) => Self {
-                look: MEMBER_LOOK_INTERVAL,
-                connect_max: (member.group.lease / 3).min(CONNECT_MAX),
-                silence_max: (member.group.lease * 2).min(SILENCE_MAX),
-                retry_min: MEMBER_LOOK_INTERVAL,
-                // A new owner that promotes its copy has no lease before its members connect.
-                retry_max: member.group.lease / 8,
-            },
-        }
-    }
 }
 
 fn connect(config: &FollowConfig<'_>, pace: FollowPace) -> std::result::Result<PeerStream, Ended> {
@@ -492,6 +469,7 @@ impl FollowerConnection<'_> {
             membership,
         };
         let (mut acknowledged, mut joined): (Option<u64>, Option<u64>) = (None, None);
+        let mut full = None;
         while !membership.is_some_and(|member| member.group.is_freezing()) {
             // Nothing of a view lower than the highest one seen is applied.
             if let Some(view) = applier.higher_view()? {
@@ -501,7 +479,14 @@ impl FollowerConnection<'_> {
             let Some(message) = next.map_err(|error| Ended::Retry(error.to_string()))? else {
                 break;
             };
-            match applier.apply(message)? {
+            let applied = match applier.apply(message) {
+                Err(error @ Error::Full { .. }) if membership.is_some() => {
+                    full = Some(error);
+                    break;
+                }
+                applied => applied?,
+            };
+            match applied {
                 AppliedMessage::Unacknowledged => {}
                 AppliedMessage::UpTo(position) => acknowledged = acknowledged.max(Some(position)),
                 AppliedMessage::Joined(position) => {
@@ -541,8 +526,23 @@ impl FollowerConnection<'_> {
             }
             stamp = self.answerable();
         }
-        let Some(position) = acknowledged else { return Ok(()) };
-        self.acknowledge(position, stamp)
+        if let Some(position) = acknowledged {
+            self.acknowledge(position, stamp)?;
+        }
+        full.map_or(Ok(()), |error| Err(self.grant_last(error)))
+    }
+
+    /// Answers what was told before the entry that has no room, once the driver allows it.
+    fn grant_last(&mut self, error: Error) -> Ended {
+        let begin = Stopwatch::start();
+        let first = self.connection.first_stamp.unwrap_or(0);
+        while self.connection.answered < first && begin.elapsed() < self.pace.retry_max {
+            if let Err(ended) = self.answer_late() {
+                return ended;
+            }
+            std::thread::park_timeout(self.pace.look.min(self.pace.retry_min));
+        }
+        Ended::Full(error)
     }
 
     /// The stamp that may be answered and was not, or 0.

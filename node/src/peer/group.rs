@@ -190,6 +190,8 @@ pub(crate) struct PartitionGroup {
     watched_view: AtomicU64,
     /// When the driver has worked last, by the clock of leases in nanoseconds.
     worked_at: AtomicU64,
+    /// The highest stamp of each member that the driver has counted.
+    counted: Mutex<BTreeMap<String, u64>>,
     /// The highest stamp that may be answered, with its view.
     answer: Mutex<(u64, u64)>,
     turn: Mutex<()>,
@@ -239,6 +241,7 @@ impl PartitionGroup {
             inputs,
             served_view: AtomicU64::new(0),
             worked_at: AtomicU64::new(0),
+            counted: Mutex::default(),
             answer: Mutex::new((0, 0)),
             connections: AtomicU64::new(0),
             floor: AtomicU64::new(0),
@@ -300,6 +303,20 @@ impl PartitionGroup {
 
     pub(crate) fn set_worked_at(&self, at_ns: u64) {
         self.worked_at.fetch_max(at_ns, Ordering::AcqRel);
+    }
+
+    /// The highest stamp that a member has sent back, as the driver counts it. An answer on a
+    /// connection that does not count extends no lease, so the member is not heard by it.
+    pub(crate) fn counted(&self, host: &str) -> u64 {
+        locked(&self.counted).get(host).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set_counted(&self, host: &str, stamp: u64) {
+        let mut counted = locked(&self.counted);
+        match counted.get_mut(host) {
+            Some(known) => *known = stamp,
+            None => drop(counted.insert(host.to_owned(), stamp)),
+        }
     }
 
     pub(crate) fn next_connection(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_store::{
-    AcknowledgedPlace, FollowPosition, LogIdentity, Region, Session, lease_clock,
+    AcknowledgedPlace, FollowPosition, LogIdentity, Region, Session, lease_clock, now_ms_coarse,
 };
 use nearstate_wire::{PartitionPlace, RefusalReason, SettingsSummary};
 
@@ -57,6 +57,8 @@ impl Drop for Listed<'_> {
 pub(crate) struct Served {
     pub(super) name: String,
     pub(super) address: SocketAddr,
+    /// In a group, the number of the connection, from when it is listed.
+    pub(super) connection: AtomicU64,
     pub(super) is_joining: AtomicBool,
     pub(super) acknowledged: AtomicU64,
     pub(super) tail: AtomicU64,
@@ -74,6 +76,23 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    pub(super) fn new(name: String, address: SocketAddr) -> Self {
+        Self {
+            name,
+            address,
+            connection: AtomicU64::new(0),
+            is_joining: AtomicBool::new(true),
+            acknowledged: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            acknowledged_ms: AtomicU64::new(now_ms_coarse()),
+            place: Mutex::default(),
+            acknowledged_ns: AtomicU64::new(lease_ns()),
+            answers: AtomicU64::new(0),
+            is_replaced: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
+        }
+    }
+
     /// Stored before the position that it is about.
     pub(super) fn set_place(&self, place: Option<AcknowledgedPlace>) {
         *locked(&self.place) = place;
@@ -173,13 +192,18 @@ impl PeerShared {
         followers.iter().find(is_it).map(Arc::clone)
     }
 
-    /// Lists a follower. False if that would be one too many, or the second one of a member.
+    /// Lists a follower. False if that would be one too many, or the second one of a member. The
+    /// connection gets its number here: one that replaces another one has a higher number, however
+    /// late either of them says that it is connected.
     pub(super) fn list(&self, served: &Arc<Served>) -> bool {
         let mut followers = self.followers();
         let present = || followers.iter().filter(|one| !one.is_replaced.load(Ordering::Relaxed));
         let is_second = self.group.is_some() && present().any(|one| one.name == served.name);
         if is_second || present().count() >= self.config.followers_max {
             return false;
+        }
+        if let Some(group) = &self.group {
+            served.connection.store(group.next_connection(), Ordering::Relaxed);
         }
         followers.push(Arc::clone(served));
         true
@@ -382,5 +406,42 @@ impl PeerRouter {
             }
         }
         Ok(shared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use nearstate_store::{CreateOptions, NamespaceRules};
+    use nearstate_wire::SharedSettings;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_replaces_another_one_has_the_higher_number() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let create = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&folder.path().join("region"), &create).unwrap();
+        let lease = (Duration::from_secs(1), SharedSettings::default());
+        let group = PartitionGroup::new(([1; 16], 1), lease, Arc::new(|_| ()));
+        let config = SourceConfig {
+            namespaces: NamespaceRules::default(),
+            keeps: true,
+            followers_max: 2,
+            members: BTreeSet::from(["b".to_owned()]),
+            name: "a".to_owned(),
+            on_event: |_| (),
+        };
+        let session = region.session().unwrap();
+        let shared = PeerShared::new(config, &region, session, Some(Arc::new(group)));
+        let address = SocketAddr::from(([127, 0, 0, 1], 9));
+        let [slow, next] = [0; 2].map(|_| Arc::new(Served::new("b".to_owned(), address)));
+        assert!(shared.list(&slow) && !shared.list(&next), "a member has one connection");
+        slow.is_replaced.store(true, Ordering::Relaxed);
+        assert!(shared.list(&next));
+        // The thread of the replaced one may say only now that its member is connected.
+        let number = |served: &Served| served.connection.load(Ordering::Relaxed);
+        assert!(0 < number(&slow) && number(&slow) < number(&next));
     }
 }

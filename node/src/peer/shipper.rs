@@ -63,6 +63,8 @@ pub(super) struct Shipment<'s> {
     pub(super) received: &'s mut FrameReader,
     /// A follower that joins or switches has everything when it has acknowledged this position.
     pub(super) full_at: u64,
+    /// The follower continues: it has everything up to its position.
+    pub(super) continues: bool,
 }
 
 type Shipped<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -75,6 +77,11 @@ impl Shipment<'_> {
         // delays the first commit after a pause, no more.
         let _ = set_current_timer_slack(LOOK_SLACK_NS);
         let mut step = FeedStep::More;
+        if self.member.is_some() && self.continues {
+            // Before the first entry, for which the member may have no room: it grants a lease all
+            // the same.
+            self.beat(session, &mut pace, 0)?;
+        }
         while !self.shared.is_over() {
             self.check_view()?;
             // A follower that declares tags is silent for long. One whose host is gone does not
@@ -123,7 +130,10 @@ impl Shipment<'_> {
                     return self.refuse(RefusalReason::Failed, text);
                 }
                 // The follower acknowledges an entry by itself.
-                FeedStep::Idle { position } if pace.is_due(position, feed.last_position()) => {
+                FeedStep::Idle { position }
+                    if pace.is_due(position, feed.last_position())
+                        || pace.owes_answer && self.counted_answer(&pace) != 0 =>
+                {
                     self.beat(session, &mut pace, position)?;
                 }
                 FeedStep::Idle { .. } | FeedStep::More => {}
@@ -272,13 +282,16 @@ impl Shipment<'_> {
                 Some(_) => pace.floor,
                 None => self.shared.releasable(replicated).0,
             },
-            // The driver keeps the lease. If it does not work, this owner does not hear.
-            answered: match self.member {
-                Some(member) => pace.answered.min(member.group.worked_at()),
-                None => pace.answered,
-            },
+            answered: self.counted_answer(pace),
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
         }))
+    }
+
+    /// What the follower has answered. The driver keeps the lease: what it does not count, or if it
+    /// does not work, this owner does not hear.
+    fn counted_answer(&self, pace: &Pace) -> u64 {
+        let Some(ServedMember { group, .. }) = self.member else { return pace.answered };
+        pace.answered.min(group.counted(&self.served.name)).min(group.worked_at())
     }
 
     /// What a member is told that all members have; 0 outside a group.
@@ -292,7 +305,7 @@ impl Shipment<'_> {
         feed: &mut LogFeed<'_>,
         pace: &mut Pace,
     ) -> Shipped<()> {
-        let (mut position, mut stamp) = (None, 0);
+        let (mut position, mut stamp, mut refused) = (None, 0, None);
         loop {
             match self.received.next()? {
                 None => break,
@@ -301,12 +314,26 @@ impl Shipment<'_> {
                     stamp = stamp.max(acknowledgement.stamp);
                 }
                 Some(Message::Refusal(refusal)) => {
-                    return Err(format!("{}: {}", refusal.reason.name(), refusal.text).into());
+                    // What it has acknowledged before counts.
+                    refused = Some(format!("{}: {}", refusal.reason.name(), refusal.text));
+                    break;
                 }
                 Some(_) => return Err("it has sent a message that only a source sends".into()),
             }
         }
-        let Some(position) = position else { return Ok(()) };
+        if let Some(position) = position {
+            self.take_acknowledged(session, feed, pace, (position, stamp))?;
+        }
+        refused.map_or(Ok(()), |text| Err(text.into()))
+    }
+
+    fn take_acknowledged(
+        &mut self,
+        session: &Session,
+        feed: &mut LogFeed<'_>,
+        pace: &mut Pace,
+        (position, stamp): (u64, u64),
+    ) -> Shipped<()> {
         if self.member.is_some() {
             feed.note_acknowledged(position)?;
             self.served.set_place(feed.acknowledged_place());
@@ -421,7 +448,6 @@ impl Pace {
     /// another position message.
     fn is_due(&self, position: u64, last: u64) -> bool {
         self.beat.elapsed() >= self.interval
-            || self.owes_answer
             || self.told.is_none_or(|told| position > told.max(last))
     }
 
@@ -474,10 +500,6 @@ mod tests {
         assert!(pace.is_due(9, 8));
         pace.told = Some(9);
         assert!(!pace.is_due(9, 8));
-        // The first answer is told at once.
-        pace.owes_answer = true;
-        assert!(pace.is_due(9, 8));
-        pace.owes_answer = false;
         pace.interval = Duration::ZERO;
         assert!(pace.is_due(9, 8));
     }

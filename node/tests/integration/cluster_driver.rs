@@ -30,7 +30,7 @@ use crate::partition::{CLUSTER, WAIT_MAX, contents, refused};
 
 pub(crate) const PARTITION: PartitionId = PartitionId(7);
 /// Longer than any pause of a test on a busy machine.
-const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
 const HOSTS: [(u16, &str); 3] = [(1, "driver-a"), (2, "driver-b"), (3, "driver-c")];
 
 /// A loopback address that no other test of this program, and no connection, has.
@@ -46,8 +46,8 @@ pub(crate) struct CommandLog {
     commands: Mutex<Vec<Vec<u8>>>,
     states: Mutex<Vec<Arc<EngineState>>>,
     /// Proposals of evictions, and what was wrong with one.
-    evictions: Mutex<Vec<HostId>>,
-    violations: Mutex<Vec<String>>,
+    pub(crate) evictions: Mutex<Vec<HostId>>,
+    pub(crate) violations: Mutex<Vec<String>>,
     /// What was done about stopped processes.
     pub(crate) stopped: Mutex<Vec<StoppedHolder>>,
     /// The next proposal panics.
@@ -58,6 +58,8 @@ pub(crate) struct CommandLog {
     pub(crate) copied: Mutex<Vec<HostId>>,
     /// Hosts that cannot do the level of the cluster.
     outdated: Mutex<Vec<HostId>>,
+    /// While exclusions are delayed: those that were proposed.
+    pub(crate) exclusions: Mutex<Option<Vec<Vec<u8>>>>,
     /// Regions that could not be used, and why.
     pub(crate) failures: Mutex<Vec<(HostId, String)>>,
 }
@@ -103,7 +105,9 @@ impl TestEngine {
     /// What a proposal rests on is in the region, and so survives a kill.
     fn check(&self, command: &Command) -> std::result::Result<(), String> {
         let session = self.region.session().unwrap();
-        let (seen, evicting) = (session.view_seen().unwrap(), session.evicting().unwrap());
+        let (Ok(seen), Ok(evicting)) = (session.view_seen(), session.evicting()) else {
+            return Err(format!("{command:?}, and the record cannot be read"));
+        };
         let is_stored = match *command {
             Command::Evict { revision, host, .. } => {
                 locked(&self.log.evictions).push(host);
@@ -147,10 +151,15 @@ impl ConsensusEngine for TestEngine {
         if let Err(violation) = self.check(&decoded) {
             locked(&self.log.violations).push(violation);
         }
-        self.log.append(&command);
+        if !self.log.is_delayed(&command) {
+            self.log.append(&command);
+        }
     }
 
     fn propose_and_wait(&self, command: Vec<u8>, _: Duration) -> Result<u64> {
+        if self.log.is_delayed(&command) {
+            return Err(Error::Backend { detail: "no majority in time".to_owned() });
+        }
         Ok(self.log.append(&command))
     }
 
@@ -396,7 +405,7 @@ fn what_a_proposal_rests_on_is_stored_before_it_is_made() {
 
 /// Fills a heap with records of a local namespace, of these sizes one after the other. Returns it
 /// and the number of its records.
-fn fill(session: &Session, sizes: &[usize]) -> (Namespace, u64) {
+pub(crate) fn fill(session: &Session, sizes: &[usize]) -> (Namespace, u64) {
     let local = ReplicationPolicy::Local;
     let mine = session.namespace_with_policy("filler", &Schema::default(), local).unwrap();
     let mut count = 0_u64;

@@ -1,13 +1,14 @@
 //! An operator drains the owner while a process writes, without waiting for replication.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nearstate_cluster::{HostId, OperatorRefusal};
+use nearstate_cluster::{Command, HostId, OperatorRefusal};
 use nearstate_model::{Error, Result};
 use nearstate_node::OperatorOutcome;
 use nearstate_store::{ReceiptState, Region};
 
-use crate::cluster_driver::{DrivenCluster, until};
+use crate::cluster_driver::{CommandLog, DrivenCluster, locked, until};
 use crate::partition::{contents, ue};
 
 /// The keys of the writer.
@@ -158,6 +159,69 @@ fn owner_stays_and_admits_writers_again() -> bool {
     cluster.write(1, 100..200, 100);
     assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Replicated);
     cluster.assert_equal(201);
+    true
+}
+
+impl CommandLog {
+    /// Orders the exclusions that were delayed, and delays no more.
+    pub(crate) fn order_exclusions(&self) {
+        let delayed = locked(&self.exclusions).take();
+        for command in delayed.iter().flatten() {
+            self.append(command);
+        }
+    }
+
+    /// True if a command is an exclusion, and those are ordered later.
+    pub(crate) fn is_delayed(&self, command: &[u8]) -> bool {
+        let is_exclusion = matches!(Command::decode(command), Ok(Command::Exclude { .. }));
+        match locked(&self.exclusions).as_mut().filter(|_| is_exclusion) {
+            Some(delayed) => delayed.push(command.to_vec()),
+            None => return false,
+        }
+        true
+    }
+}
+
+/// The membership does not answer the last step of a drain, and orders it later.
+#[test]
+fn writers_are_refused_until_it_is_decided_that_the_owner_is_excluded() {
+    let is_shown = (0..TRIES).any(|_| writers_are_refused_until_it_is_decided());
+    assert!(is_shown, "in {TRIES} tries the owner lost its lease");
+}
+
+/// False if the owner lost the partition before, on a busy machine.
+fn writers_are_refused_until_it_is_decided() -> bool {
+    let cluster = DrivenCluster::start();
+    cluster.write(1, 0..100, 100);
+    *locked(&cluster.log.exclusions) = Some(Vec::new());
+    let outcome = drained(&cluster);
+    if !matches!(outcome, Err(Error::Backend { .. })) {
+        return false;
+    }
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("no majority in time") && error.contains("later"), "{error}");
+    let session = cluster.host(1).region.session().unwrap();
+    let is_refused = || match session.put(ue(&session), b"late", b"v") {
+        Err(Error::Fenced { .. } | Error::NotOwner { .. }) => true,
+        other => panic!("{other:?}"),
+    };
+    // The driver has proposed it again, several times, and nothing is decided.
+    let proposed = || locked(&cluster.log.exclusions).as_ref().map_or(0, Vec::len);
+    until("it is proposed again", || is_refused() && proposed() >= 3);
+    let again = cluster.drain(1).unwrap_err().to_string();
+    assert!(again.contains("is being drained"), "{again}");
+    cluster.log.order_exclusions();
+    let owner = Cell::new(1);
+    until("another host owns the partition", || {
+        is_refused();
+        owner.set(cluster.owner_with(&[1, 2, 3]));
+        owner.get() != 1
+    });
+    cluster.write(owner.get(), 100..200, 100);
+    until("the drain has ended", || {
+        !cluster.drain(1).is_err_and(|error| error.to_string().contains("is being drained"))
+    });
+    cluster.assert_equal(200);
     true
 }
 

@@ -36,7 +36,9 @@ fn change(cluster: &DrivenCluster, at: u16, host: u16, is_member: bool) {
 fn leave_with_a_commit(cluster: &mut DrivenCluster) -> (Session, Receipt, u16) {
     cluster.stop(1);
     let session = Region::attach(&cluster.region(1)).unwrap().session().unwrap();
-    // Its lease lasts as long as the test needs.
+    // As behind a kill of its node: a stop refuses writers, and the lease lasts as long as the test
+    // needs.
+    session.set_fenced(false).unwrap();
     session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
     let ue = session.namespace("ue", &Schema::default()).unwrap();
     session.put(ue, b"on one host", b"v").unwrap();

@@ -1,5 +1,5 @@
-//! What an owner says to its members about their answers: that it has heard them, as long as its
-//! driver works.
+//! What an owner says to its members about their answers: that it has heard those that count, as
+//! long as its driver works.
 
 use nearstate_node::PartitionInput;
 use nearstate_store::lease_clock;
@@ -42,6 +42,13 @@ fn an_owner_says_that_it_hears_a_member_only_as_long_as_its_driver_works() {
     });
     let worked = lease_clock();
     owner.partition.set_worked_at(worked);
+    // It works, and counts another connection of this member, or none: that it does not hear.
+    let then = now();
+    stamps_when(&owner, &one, |counted, stamp, answered| {
+        assert_eq!(answered, 0, "no answer has counted");
+        counted > then && stamp > counted
+    });
+    owner.partition.set_counted(&one.name, u64::MAX);
     let worked = u64::try_from(worked.as_nanos()).unwrap();
     stamps_when(&owner, &one, |_, _, answered| answered > begin);
     // It has heard nothing since.

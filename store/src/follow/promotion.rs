@@ -36,6 +36,7 @@ impl Session {
         let lock = self.member.lock_follower()?;
         invariant!(!self.member.is_follower(), "the session of a follower promotes its region");
         self.finish_switch()?;
+        self.complete_coming()?;
         let Some(following) = self.member.following()? else {
             return refuse("the region follows no other one: there is nothing to promote");
         };

@@ -57,8 +57,7 @@ pub(crate) fn deliver(
             follower.complete(place)
         }
         FeedItem::Entry { place, records, .. } => {
-            follower.apply(&records)?;
-            follower.set_position(place)?;
+            follower.apply_entry(place, &records)?;
             *applied = place.position;
             Ok(())
         }

@@ -37,6 +37,8 @@ mod growing_records;
 mod scattered_memory;
 mod hostile;
 #[cfg(feature = "crash-points")]
+mod killed_apply;
+#[cfg(feature = "crash-points")]
 mod killed_collection;
 #[cfg(feature = "crash-points")]
 mod killed_policy;

@@ -493,3 +493,36 @@ fn an_incomplete_copy_that_is_promoted_is_logged_before_it_may_be_written() {
     drop((source, session));
     [owner, copy].into_iter().for_each(Host::check);
 }
+
+/// A partition goes to another host and back, without a commit. The log of the first one begins
+/// anew, so what its earlier log was released up to is no entry of it.
+#[test]
+fn an_entry_of_an_earlier_log_of_a_host_is_none_of_its_next_one() {
+    let three = Three::new();
+    let [first, second, third] =
+        [&three.owner, &three.ahead, &three.behind].map(|host| host.region.session().unwrap());
+    follow(&first, &second);
+    follow(&first, &third);
+    let sealed = applied(&second);
+    assert_ne!(sealed.check, 0);
+    let takeover = second.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    switch(&second, &takeover, &third);
+    first.demote(Some(sealed.position)).unwrap();
+    follow(&second, &first);
+    // Back, and no process has written meanwhile.
+    let takeover = first.promote_logged(6, WhenFull::Refuse, false).unwrap();
+    switch(&first, &takeover, &third);
+    second.demote(Some(applied(&third).position)).unwrap();
+    follow(&first, &second);
+    let [one, other] = [&second, &third].map(|copy| copy.following().unwrap().unwrap());
+    assert_eq!(one.source, other.source);
+    assert_eq!((one.reached, one.applied.check), (other.reached, other.applied.check));
+    assert_eq!((other.reached, other.applied.check), (takeover.position, 0));
+    // Both continue, also behind what the log has forgotten.
+    for copy in [&second, &third] {
+        let known = copy.following().unwrap().unwrap();
+        assert_eq!(first.log_feed(known.source, known.applied).unwrap().1, FeedStart::Continues);
+    }
+    drop((first, second, third));
+    three.check();
+}

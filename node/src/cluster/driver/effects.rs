@@ -1,6 +1,7 @@
 //! Carries out what the rules of this host ask for.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
+use std::mem::discriminant;
 use std::time::Duration;
 
 use nearstate_cluster::{
@@ -14,23 +15,80 @@ use super::super::copy_thread::{CopyTask, FollowTask};
 use super::super::notice::ClusterNotice;
 use super::Driver;
 
+/// Effects that wait for a record. More are never of use: the rules repeat what they see undone.
+const WAITING_MAX: usize = 256;
+
+/// A record that the region did not take. The rules have it, and do not ask for it again.
+pub(super) struct UnstoredRecord {
+    record: MemberRecord,
+    /// What the rules have asked for since, in order.
+    waiting: VecDeque<HostEffect>,
+}
+
+impl UnstoredRecord {
+    fn add(&mut self, effect: HostEffect) {
+        let is_replaced = |earlier: &HostEffect| match effect {
+            // The last one says everything.
+            HostEffect::SetReplicated { .. }
+            | HostEffect::SetLease { .. }
+            | HostEffect::SetFloor { .. }
+            | HostEffect::Answer { .. } => discriminant(earlier) == discriminant(&effect),
+            HostEffect::Propose(_)
+            | HostEffect::Event(_)
+            | HostEffect::Store { .. }
+            | HostEffect::GiveUpRegion { .. }
+            | HostEffect::WatchLog { .. }
+            | HostEffect::Fence { .. }
+            | HostEffect::Unfence { .. }
+            | HostEffect::Serve { .. }
+            | HostEffect::StopServing { .. }
+            | HostEffect::Freeze { .. }
+            | HostEffect::Promote { .. }
+            | HostEffect::Demote { .. }
+            | HostEffect::StopFollowing { .. }
+            | HostEffect::Follow { .. } => *earlier == effect,
+        };
+        self.waiting.retain(|earlier| !is_replaced(earlier));
+        if self.waiting.len() == WAITING_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(effect);
+    }
+}
+
 impl Driver {
     pub(super) fn carry_out(&mut self) {
         let effects: Vec<HostEffect> = self.effects.drain().collect();
-        let mut failed = BTreeSet::new();
         for effect in effects {
-            if failed.contains(&effect.partition()) {
-                continue;
-            }
             // What follows rests on it, above all a proposal: it is stored before.
             if let HostEffect::Store { partition, record } = effect {
-                if let Err(error) = self.store(partition, record) {
-                    let reason = error.to_string();
-                    self.notice(&ClusterNotice::Failed { partition, reason });
-                    failed.insert(partition);
-                }
+                self.store_before(partition, record);
+            } else if let Some(unstored) = self.unstored.get_mut(&effect.partition()) {
+                unstored.add(effect);
             } else {
                 self.carry_out_one(effect);
+            }
+        }
+    }
+
+    /// Stores the records that could not be stored, and carries out what has waited for that.
+    pub(super) fn store_again(&mut self) {
+        let records: Vec<_> = self.unstored.iter().map(|(of, one)| (*of, one.record)).collect();
+        records.into_iter().for_each(|(partition, record)| self.store_before(partition, record));
+    }
+
+    fn store_before(&mut self, partition: PartitionId, record: MemberRecord) {
+        match self.store(partition, record) {
+            Ok(()) => {
+                let unstored = self.unstored.remove(&partition);
+                let waiting = unstored.map(|unstored| unstored.waiting).unwrap_or_default();
+                waiting.into_iter().for_each(|effect| self.carry_out_one(effect));
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                self.notice(&ClusterNotice::Failed { partition, reason });
+                let waiting = UnstoredRecord { record, waiting: VecDeque::new() };
+                self.unstored.entry(partition).or_insert(waiting).record = record;
             }
         }
     }

@@ -262,8 +262,7 @@ fn follow(source: &Session, copy: &Session) {
                 follower.complete(place)
             }
             FeedItem::Entry { place, records, .. } => {
-                follower.apply(&records)?;
-                follower.set_position(place)?;
+                follower.apply_entry(place, &records)?;
                 applied = place.position;
                 Ok(())
             }

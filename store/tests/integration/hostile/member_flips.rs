@@ -44,10 +44,11 @@ const GAPS: Range<u64> = 0x400..0x500;
 
 /// Words with a check value: the first one, the end, and the check value. While that is 0 they say
 /// nothing: none were stored, or their writer was killed.
-const GROUPS: [(u64, u64, u64); 8] = [
+const GROUPS: [(u64, u64, u64); 9] = [
     (0x000, 0x010, 0x020),
     (0x5c8, 0x5f0, 0x5e0),
     (0x600, 0x610, 0x610),
+    (0x618, 0x638, 0x638),
     (0x640, 0x650, 0x650),
     (0x680, 0x690, 0x690),
     (0x6c0, 0x700, 0x700),

@@ -34,9 +34,8 @@ fn apply_all(feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) -> MeasuredRes
             FeedItem::Record(record) => follower.apply_joining(&record),
             FeedItem::Joined(place) => follower.complete(place),
             FeedItem::Entry { place, records, .. } => {
-                follower.apply(&records)?;
                 applied = place.position;
-                follower.set_position(place)
+                follower.apply_entry(place, &records)
             }
         })?;
         match step {
