@@ -1,6 +1,7 @@
 //! The heap: cells, their size classes, the queues of retired cells, and allocation.
 
 pub(crate) mod allocate;
+pub(crate) mod refusal;
 pub(crate) mod usage;
 pub(crate) mod release;
 pub(crate) mod span;
@@ -13,6 +14,7 @@ pub(crate) mod free;
 pub(crate) mod reuse;
 pub(crate) mod chunk;
 pub(crate) mod queue;
+pub(crate) mod watched;
 pub(crate) mod cell;
 pub(crate) mod bitmap;
 pub(crate) mod class;

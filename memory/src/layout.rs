@@ -46,10 +46,12 @@ pub(crate) const SUPER_STAMP_FLOOR: u64 = 0x310;
 pub(crate) const SUPER_NAMESPACES_LOCK: u64 = 0x340;
 /// The drop mark: the process that drops the region, sealed, or [`DROPPED`].
 pub(crate) const SUPER_DROP: u64 = 0x380;
+/// The watched word: whether memory came free since a search in vain (`heap/watched.rs`).
+pub(crate) const SUPER_WATCHED: u64 = 0x3c0;
 /// Words of the superblock that can be nonzero: static words, sealed words, locks.
 pub(crate) const SUPER_WORDS: &[u64] = &[
     0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 120, 0x200, 0x240, 0x2c0, 0x300, 0x308, 0x310, 0x340,
-    0x380,
+    0x380, 0x3c0,
 ];
 pub(crate) const SUPER_BYTES: u64 = 4096;
 /// The cluster page, between the superblock and the member table. It has the words of the log.
@@ -324,7 +326,7 @@ const _: () = assert!(CATALOG_USAGE + 8 * USAGE_STRIPES as u64 == CATALOG_BYTES)
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
 const _: () = assert!(NAMESPACES_MAX == 1 << NAMESPACE_NUMBER_BITS);
 const _: () = assert!(SUPER_CHECK.is_multiple_of(8) && SUPER_CHECK < SUPER_EPOCH);
-const _: () = assert!(SUPER_DROP + LINE <= SUPER_BYTES, "the superblock is one page");
+const _: () = assert!(SUPER_WATCHED + LINE <= SUPER_BYTES, "the superblock is one page");
 const _: () =
     assert!(SUPER_NAMESPACES_LOCK.is_multiple_of(LINE) && SUPER_DROP.is_multiple_of(LINE));
 const _: () = assert!(SUPER_EPOCH.is_multiple_of(LINE), "pins read the epoch's line");

@@ -10,6 +10,7 @@ pub(crate) mod advisory_lock;
 pub(crate) mod arena;
 pub(crate) mod held_since;
 pub(crate) mod pin;
+pub(crate) mod refusals;
 pub(crate) mod lock;
 
 use std::cell::{Cell as Private, RefCell};
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::MEMBERS_MAX;
-use nearstate_model::{Error, HeapUsage, Holder, Result, invariant};
+use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -29,6 +30,7 @@ use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, m
 use crate::member::arena::{Arena, undo};
 use crate::member::held_since::note_stalled;
 use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
+use crate::member::refusals::Refusals;
 use crate::member::stalled::StallHooks;
 use crate::region::file::{Region, Shared};
 use crate::region::index_table::IndexTable;
@@ -80,15 +82,6 @@ pub(crate) enum AfterFull {
     Join(u32),
     /// As `Join`, and no room was found for a small cell.
     JoinDue(u32),
-}
-
-/// What the heap was used for when it was full.
-#[derive(Debug)]
-pub(crate) struct KnownUsage {
-    pub(crate) at: Instant,
-    /// Numbers that change when the usage does.
-    pub(crate) state: [u64; 3],
-    pub(crate) usage: Box<HeapUsage>,
 }
 
 /// Handles of namespaces that a member finds without a search: a session uses a few namespaces.
@@ -186,8 +179,8 @@ pub struct Member {
     pub(crate) chunk: Private<u64>,
     /// Its bump ranges as it stored them last.
     pub(crate) bumps: [Private<(u64, u64)>; 2],
-    /// What the heap was used for when it was full.
-    pub(crate) usage: RefCell<Option<KnownUsage>>,
+    /// What it knows of searches for memory that were in vain.
+    pub(crate) refusals: Refusals,
     /// The chunk in which its last large cell ends.
     pub(crate) span_chunk: Private<u64>,
     /// A floor of the log, and the units that the log had ever held before its first entry.

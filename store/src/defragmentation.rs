@@ -1,6 +1,8 @@
 //! Background work that keeps free memory usable for any size and returns it to the host
 //! (`docs/decisions/015-evacuation.md`).
 
+pub use nearstate_memory::FreeWatch;
+
 use nearstate_memory::Evacuation;
 use nearstate_model::{Result, invariant};
 
@@ -31,6 +33,28 @@ impl Session {
     pub fn defragment(&self, share_min: u64) -> Result<Option<Defragmentation<'_>>> {
         let begun = self.member.begin_evacuation(share_min)?;
         Ok(begun.map(|begun| Defragmentation { session: self, evacuation: Some(begun), moved: 0 }))
+    }
+
+    /// Begins a watch, to find out later whether memory has come free since
+    /// ([`Session::has_freed`]). A look for work that found none needs no other one until then.
+    ///
+    /// Complexity: linear in the number of sessions.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Damaged`.
+    pub fn watch_free(&self) -> Result<FreeWatch> {
+        self.member.watch_free()
+    }
+
+    /// False if no process has freed memory since then, and no reader or process that held some has
+    /// ended.
+    ///
+    /// Complexity: linear in the number of sessions.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Damaged`.
+    pub fn has_freed(&self, since: &FreeWatch) -> Result<bool> {
+        self.member.has_freed(since)
     }
 
     /// The bytes of memory that no record uses, in chunks of 256 KiB that are free as a whole and

@@ -49,7 +49,7 @@ mod namespace_rules;
 pub mod glob;
 
 pub use check::{CheckReport, check, check_with};
-pub use defragmentation::Defragmentation;
+pub use defragmentation::{Defragmentation, FreeWatch};
 pub use feed::{
     AcknowledgedPlace, FeedItem, FeedSink, FeedStart, FeedStep, FollowedNamespace, FollowedRecord,
     LogFeed,

@@ -32,7 +32,7 @@ const FILLED: [(&str, &str); 3] =
     [("update-95", "update-50"), ("churn-95", "churn-50"), ("mixed-churn-95", "mixed-churn-50")];
 
 /// Inserts that a full heap refuses, after records were moved in vain.
-const REFUSED: [&str; 2] = ["refused", "mixed-refused"];
+const REFUSED: [&str; 3] = ["refused", "mixed-refused", "large-refused"];
 
 /// How many times the instructions of the latter the former may take.
 const FILLED_TIMES_MAX: f64 = 1.3;

@@ -9,6 +9,7 @@ use crate::check::CheckReport;
 use crate::cluster::check_words;
 use crate::follow::{check_follower, following, incarnation};
 use crate::heap::chunk::unused_table_bytes;
+use crate::heap::watched;
 use crate::layout::{
     ARENA_BYTES, ARENA_WORDS, CATALOG_BORN_LOGGED, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK,
     CATALOG_COMMITTED, CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT,
@@ -19,8 +20,8 @@ use crate::layout::{
     LOG_REPLICATED, LOG_TAIL, LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_HELD_SINCE, MEMBER_NAME,
     MEMBER_PID, MEMBER_PIN, MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
     SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK,
-    SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, is_cluster_word,
-    member_at, namespace_flags, unseal,
+    SUPER_STAMP_FLOOR, SUPER_WATCHED, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
+    is_cluster_word, member_at, namespace_flags, unseal,
 };
 use crate::log::begins::check_begins;
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
@@ -54,6 +55,9 @@ pub(super) fn superblock(map: &Map, report: &mut CheckReport) -> Result<(), Corr
         if parse_count(load(map, at)?).is_err() {
             report.fault(format!("superblock: the count at byte {at} has a flipped bit"));
         }
+    }
+    if watched::verify(load(map, SUPER_WATCHED)?).is_err() {
+        report.fault("superblock: the watched word has a flipped bit");
     }
     for at in (CLUSTER_PAGE..CLUSTER_PAGE + CLUSTER_BYTES).step_by(8) {
         if !is_cluster_word(at) && load(map, at)? != 0 {

@@ -6,7 +6,7 @@
 //! freed.
 
 use std::cell::Cell as Private;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nearstate_model::{Error, Result, invariant};
 
@@ -17,10 +17,9 @@ use crate::heap::class::{self, CLASSES};
 use crate::heap::held;
 use crate::heap::kept::CLASS_SMALL_MAX;
 use crate::heap::refill::no_room;
-use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage, usage_state};
 use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
 use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, SET_ASIDE, op, undo};
-use crate::member::{AfterFull, KnownUsage, Member};
+use crate::member::{AfterFull, Member};
 use crate::region::member_table::{member_slots_used, state};
 
 /// The most and the fewest cells of one class that a member collects before it advances the epoch.
@@ -54,10 +53,6 @@ const ONLY_RETIRES_SHARE: u64 = 64;
 /// The most cells of one class that such a member collects before it advances the epoch: what was
 /// retired since cannot be freed yet.
 const ONLY_RETIRES_PRESSURE: u64 = 16;
-
-/// For how long errors of a full heap tell the same numbers if no pin and no chunk has changed: 100
-/// times what it takes to read them.
-const USAGE_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
 /// processor's sequential prefetch loads the rest.
@@ -162,7 +157,7 @@ impl Member {
         }
         let is_brief = self.is_brief.get();
         match self.allocate_with_retry(class, !is_brief) {
-            Err(full @ Error::Full { .. }) if !is_brief => {
+            Err(full @ Error::Full { .. }) if !is_brief && !self.refusals.is_known.get() => {
                 self.allocate_last_resort(arena, class, full)
             }
             other => other,
@@ -184,13 +179,8 @@ impl Member {
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
         let arena = self.arena();
         self.check_bump(which)?;
-        if which == Bump::Large {
-            // What is left there may have no pages.
-            self.empty_bump(which)?;
-            self.take_span(bytes, false)?;
-        } else if arena.room(which) < bytes {
-            self.keep_rest()?;
-            self.refill(class)?;
+        if which == Bump::Large || arena.room(which) < bytes {
+            self.take_for_cell(which, class)?;
         }
         if arena.room(which) >= bytes {
             let cell = arena.cut(which, class, bytes)?;
@@ -207,6 +197,28 @@ impl Member {
         Ok(head)
     }
 
+    /// Refills a bump range, or the queue of the class.
+    fn take_for_cell(&self, which: Bump, class: u8) -> Result<()> {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        let bytes = class::bytes_of(class);
+        if self.is_known_full(bytes / LINE)? {
+            if !self.may_use_reserve.get() {
+                return Err(self.refuse_known(bytes / LINE));
+            }
+            self.note_lent(class);
+            if which == Bump::Small {
+                return self.refill_lent(class);
+            }
+        }
+        if which == Bump::Small {
+            self.keep_rest()?;
+            return self.refill(class);
+        }
+        // What is left there may have no pages.
+        self.empty_bump(which)?;
+        self.take_span(bytes, false)
+    }
+
     /// Allocates a pending extent: `bytes` of address space of which only the first line is
     /// guaranteed to have pages.
     ///
@@ -214,6 +226,14 @@ impl Member {
     pub(crate) fn allocate_extent(&self, bytes: u64, is_needed: bool) -> Result<u64> {
         invariant!(bytes > LINE && bytes.is_multiple_of(LINE), "an extent of {bytes} bytes");
         let arena = self.arena();
+        if self.may_use_reserve.get() {
+            self.note_lent(CLASS_EXTENT);
+        } else if self.is_known_full(bytes / LINE)? {
+            if !is_needed {
+                return Err(no_room());
+            }
+            return Err(self.describe_if_last(self.refuse_known(bytes / LINE))?);
+        }
         let take = || {
             self.empty_bump(Bump::Large)?;
             self.take_span(bytes, true)
@@ -283,6 +303,10 @@ impl Member {
     /// After an operation found no room: true if it should run again without the reserve.
     #[cold]
     fn has_room_after(&self, evacuations: &mut u32) -> Result<bool> {
+        if self.refusals.is_known.get() && self.wanted_units.get() != 0 {
+            self.after_full.set(AfterFull::Retry);
+            return Ok(false);
+        }
         if let AfterFull::JoinDue(left) = self.after_full.get() {
             // A failure ends the operation.
             self.after_full.set(AfterFull::Error);
@@ -293,7 +317,10 @@ impl Member {
         }
         *evacuations += 1;
         self.after_full.set(AfterFull::Error);
+        let wanted = self.wanted_units.get();
         let has_room = self.makes_room(*evacuations)?;
+        self.refusals.refused_units.set(wanted);
+        self.refusals.is_known.set(false);
         self.after_full.set(AfterFull::Retry);
         Ok(has_room)
     }
@@ -304,17 +331,30 @@ impl Member {
     fn end_reserve<T>(&self, repeated: Result<T>, (full, is_of_heap): (Error, bool)) -> Result<T> {
         self.may_use_reserve.set(false);
         self.after_full.set(AfterFull::Error);
+        let is_refused = matches!(repeated, Err(Error::Full { .. }));
+        let is_known = self.refusals.is_known.replace(false) && is_refused;
         let repeated = match repeated {
-            Err(Error::Full { .. }) if is_of_heap => Err(self.describe_full(full)?),
+            Err(Error::Full { .. }) if is_of_heap => Err(self.describe_full(full, is_known)?),
             Err(Error::Full { .. }) => Err(full),
             other => other,
         };
+        if is_known {
+            self.wanted_units.set(0);
+            // As below.
+            let _ = self.operation(|| self.free_lent());
+            return repeated;
+        }
         // What was lent comes back at once, and what was replaced is free for others. A failure
         // does not change what the operation did: the next refill frees what is left.
         let _ = self.operation(|| {
             held::give_up_log(self.map())?;
             self.free_all()
         });
+        self.refusals.lent_classes.borrow_mut().clear();
+        if is_refused && is_of_heap {
+            // Without it, the next refusal searches again.
+            let _ = self.note_refusal(self.refusals.refused_units.get());
+        }
         repeated
     }
 
@@ -530,31 +570,6 @@ impl Member {
             }
         }
         Ok(())
-    }
-
-    /// As [`Member::describe_full`], unless the operation runs again.
-    fn describe_if_last(&self, full: Error) -> Result<Error> {
-        if self.after_full.get() == AfterFull::Error { self.describe_full(full) } else { Ok(full) }
-    }
-
-    /// Adds to the error of a full heap what the memory is used for.
-    fn describe_full(&self, full: Error) -> Result<Error> {
-        let Error::Full { detail, .. } = full else { return Ok(full) };
-        let state = usage_state(self.map())?;
-        let known = match self.usage.take() {
-            // A client that tries again and again must not make each refusal expensive.
-            Some(known) if known.state == state && known.at.elapsed() < USAGE_AGE_MAX => known,
-            _ => {
-                let usage = heap_usage(self.map(), CELLS_FOR_ERROR, CHUNKS_FOR_ERROR)?;
-                KnownUsage { at: Instant::now(), state, usage: Box::new(usage) }
-            }
-        };
-        let usage = known.usage.clone();
-        self.usage.replace(Some(known));
-        Ok(Error::Full {
-            detail: format!("{detail}: {}", usage.describe(self.index())),
-            heap: Some(usage),
-        })
     }
 }
 

@@ -223,8 +223,16 @@ pub(crate) fn unused_table_bytes(map: &Map, used: u64) -> impl Iterator<Item = R
         .filter(|page| !page.is_empty() && map.is_allocated(page.start))
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many words of chunks this thread has read without their locks.
+    pub(crate) static WORDS_READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// Reads the payload of a chunk without its lock.
 pub(crate) fn state_of(map: &Map, chunk: ChunkIndex) -> Result<ChunkState, Corruption> {
+    #[cfg(test)]
+    WORDS_READ.set(WORDS_READ.get() + 1);
     let word = map.word(chunk.word_at(map))?.load(Ordering::Relaxed);
     Ok(ChunkState::decode(word & lock::PAYLOAD))
 }
@@ -232,6 +240,15 @@ pub(crate) fn state_of(map: &Map, chunk: ChunkIndex) -> Result<ChunkState, Corru
 /// The chunks of the reserve.
 pub(crate) fn reserve(map: &Map) -> impl Iterator<Item = ChunkIndex> + use<> {
     (ordinary_chunks(map.chunks())..map.chunks()).map(ChunkIndex)
+}
+
+/// The units that the reserve has lent.
+pub(crate) fn lent(map: &Map) -> Result<u64, Corruption> {
+    let mut lent = 0;
+    for chunk in reserve(map) {
+        lent += state_of(map, chunk)?.used;
+    }
+    Ok(lent)
 }
 
 /// Every chunk that has tables: those that were ever used, and the reserve.

@@ -10,8 +10,8 @@ use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, UnitRun, is_allocated, joined_units, mark};
 use crate::heap::cell::{self, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, ChunkState, is_held_by};
-use crate::heap::class;
-use crate::layout::{Corruption, LINE, QUEUES, chunk_words_at};
+use crate::heap::{class, watched};
+use crate::layout::{Corruption, LINE, QUEUES, chunk_words_at, ordinary_chunks};
 use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member, lock};
 
@@ -68,7 +68,10 @@ impl Member {
         let payload = if let Some(bound) = wait_max {
             match self.acquire_within(at, LockSlot::Leaf, bound) {
                 Ok(payload) => payload,
-                Err(Error::Stalled { .. }) => return Ok(None),
+                Err(Error::Stalled { .. }) => {
+                    self.refusals.is_incomplete.set(true);
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             }
         } else {
@@ -76,6 +79,7 @@ impl Member {
             let taken = lock::try_take(self.map().word(at)?, self.lock_owner());
             let Ok(payload) = taken else {
                 self.unname_lock(LockSlot::Leaf);
+                self.refusals.is_incomplete.set(true);
                 return Ok(None);
             };
             payload
@@ -273,12 +277,11 @@ impl Member {
     }
 
     fn free_recorded_part(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
-        let run = clear_recorded(&self.arena(), chunk)?;
+        let (run, joined) = clear_recorded(&self.arena(), chunk)?;
         state.used = state.used.saturating_sub(u64::from(run.units));
         state.is_closing &= state.used != 0;
         // No other run has become longer. A bound that is higher than that leads a search here in
         // vain.
-        let joined = joined_units(chunk.bitmap(self.map())?, run);
         state.longest = state.longest.max(joined).min(state.free());
         let (vain_class, left) = self.vain_search.get();
         if left != 0 && joined * LINE >= class::bytes_of(vain_class) {
@@ -332,11 +335,19 @@ fn take_from_source(
     Ok(())
 }
 
-/// Clears the bits of the recorded range in the chunk of its first byte, which is locked.
-fn clear_recorded(arena: &Arena<'_>, chunk: ChunkIndex) -> Result<UnitRun, Corruption> {
+/// Clears the bits of the recorded range in the chunk of its first byte, which is locked. Returns
+/// the units that came free, and the length of the run that they are a part of.
+fn clear_recorded(arena: &Arena<'_>, chunk: ChunkIndex) -> Result<(UnitRun, u64), Corruption> {
     let (at, to) = (arena.get(undo::FREE_AT), arena.get(undo::FREE_TO));
     let run = chunk.checked_run(at, to)?;
-    mark(chunk.bitmap(arena.map)?, run, false);
+    let words = chunk.bitmap(arena.map)?;
+    mark(words, run, false);
+    let joined = joined_units(words, run);
+    // While it is recorded: if this process is killed before, its recoverer tells of it. What the
+    // reserve gets back is seen in its words.
+    if chunk.0 < ordinary_chunks(arena.map.chunks()) {
+        watched::note_run(arena.map, joined, arena.is_fenced)?;
+    }
     crash_point!("free.marked");
     arena.set(undo::FREE_SOURCE, FreeSource::Rest.encode());
     if to > chunk.end() {
@@ -347,7 +358,7 @@ fn clear_recorded(arena: &Arena<'_>, chunk: ChunkIndex) -> Result<UnitRun, Corru
         arena.set(undo::FREE_TO, 0);
     }
     crash_point!("free.done");
-    Ok(run)
+    Ok((run, joined))
 }
 
 /// Links a chain of cells before the head of the queue of its class.

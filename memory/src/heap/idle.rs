@@ -37,7 +37,9 @@ impl Member {
                 continue;
             }
             let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
-            if arena.get(undo::ACTIVE) == 0 && !arena.is_empty()? {
+            if arena.get(undo::ACTIVE) != 0 {
+                self.note_skipped(index);
+            } else if !arena.is_empty()? {
                 if !std::mem::replace(&mut has_advanced, true) {
                     // What was retired just now can be reused after two epochs.
                     self.advance()?;
@@ -53,11 +55,15 @@ impl Member {
     fn take_from(&self, index: u32, from: &Arena<'_>) -> Result<u64> {
         invariant!(index != self.index(), "member {index} takes cells of itself");
         let at = arena_at(index) + undo::TAKER.offset();
-        let Some(payload) = self.try_acquire(at, LockSlot::Leaf)? else { return Ok(0) };
+        let Some(payload) = self.try_acquire(at, LockSlot::Leaf)? else {
+            self.refusals.is_incomplete.set(true);
+            return Ok(0);
+        };
         crash_point!("take.locked");
         let taken = if is_idle(from.word(undo::ACTIVE), || self.heavy_barrier()) {
             self.take_cells(from)
         } else {
+            self.note_skipped(index);
             Ok(0)
         };
         if taken.is_err() {
@@ -67,6 +73,14 @@ impl Member {
         }
         self.release(at, LockSlot::Leaf, payload)?;
         taken
+    }
+
+    /// Remembers a member that may have memory when its operation has ended.
+    fn note_skipped(&self, index: u32) {
+        let mut skipped = self.refusals.skipped.borrow_mut();
+        if !skipped.contains(&index) {
+            skipped.push(index);
+        }
     }
 
     fn take_cells(&self, from: &Arena<'_>) -> Result<u64> {

@@ -8,7 +8,7 @@ use nearstate_model::invariant;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
-use crate::heap::class;
+use crate::heap::{class, watched};
 use crate::layout::{CLASS_EXTENT, Corruption, HEAP, LINE, SUPER_EPOCH};
 use crate::member::arena::{Arena, Bump, Queue, op, undo};
 use crate::member::pin;
@@ -78,6 +78,7 @@ impl<'m> Arena<'m> {
         self.set(undo::POP, cell);
         crash_point!("append.recorded");
         self.link(cell, None)?;
+        watched::note_retired(self.map, self.is_fenced)?;
         self.set(undo::POP, 0);
         crash_point!("append.done");
         Ok(())
@@ -150,6 +151,8 @@ impl<'m> Arena<'m> {
             {
                 self.link(cell, None)?;
             }
+            // It may have been retired, and the dead member may not have told of it.
+            watched::note_retired(self.map, self.is_fenced)?;
             self.set(undo::POP, 0);
         }
         Ok(())
@@ -227,6 +230,9 @@ impl<'m> Arena<'m> {
             crash_point!("aside.released");
         }
         self.link_last(to, cell);
+        if pin::is_held(word) {
+            watched::note_retired(self.map, self.is_fenced)?;
+        }
         self.set(undo::POP, 0);
         crash_point!("aside.done");
         Ok(())
@@ -288,6 +294,7 @@ impl<'m> Arena<'m> {
         retired.store(pin::retire(word, now), Ordering::Release);
         crash_point!("join.stamped");
         self.link_last(self.set_aside(), cell);
+        watched::note_retired(self.map, self.is_fenced)?;
         crash_point!("join.linked");
         self.set(undo::POP, 0);
         Ok(())

@@ -9,7 +9,7 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, UnitRun, mark};
 use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
-use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, reserve, state_of};
+use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, lent, reserve, state_of};
 use crate::heap::class;
 use crate::heap::free::{HARVEST_CELLS, close_claim, link_batch, mark_batch};
 use crate::heap::set_aside;
@@ -90,7 +90,23 @@ impl Member {
         let is_done = !is_scarce && self.split_kept(class)?
             || !self.is_first_try(class) && self.search_all(class, &mut search)?
             || self.take_lent(class, &mut search)?;
-        if is_done { Ok(()) } else { Err(search.no_pages.unwrap_or_else(no_room)) }
+        if is_done { Ok(()) } else { Err(self.no_room_after(search)) }
+    }
+
+    /// As [`Member::refill`], of chunks of the reserve only.
+    pub(crate) fn refill_lent(&self, class: u8) -> Result<()> {
+        debug_assert!(self.may_use_reserve.get(), "the reserve lends to what may use it");
+        self.finish_free()?;
+        let mut search = ChunkSearch { wait_max: Some(LOCK_WAIT_SHORT), ..ChunkSearch::default() };
+        let is_done = self.take_lent(class, &mut search)?;
+        if is_done { Ok(()) } else { Err(self.no_room_after(search)) }
+    }
+
+    fn no_room_after(&self, search: ChunkSearch) -> Error {
+        let Some(no_pages) = search.no_pages else { return no_room() };
+        // The file system may have pages next time.
+        self.refusals.is_incomplete.set(true);
+        no_pages
     }
 
     /// Takes memory of the chunk used last, or of one of those behind it.
@@ -207,10 +223,7 @@ impl Member {
             return Ok(());
         }
         let map = self.map();
-        let mut lent = 0;
-        for chunk in reserve(map) {
-            lent += state_of(map, chunk)?.used;
-        }
+        let lent = lent(map)?;
         let used = chunks_used(map)?;
         let mut free = (ordinary_chunks(map.chunks()) - used) * CHUNK_UNITS;
         let mut chunks = (0..used).map(ChunkIndex);

@@ -38,12 +38,14 @@ impl Member {
         self.revisit_set_aside(set_aside::BATCH)?;
         self.keep_reserve(bytes / LINE)?;
         let ordinary = ordinary_chunks(self.map().chunks());
-        let hint = self.span_chunk.get();
+        let is_lent = self.may_use_reserve.get() && self.is_known_full(bytes / LINE)?;
+        let first = if is_lent { ordinary } else { 0 };
+        let hint = self.span_chunk.get().max(first);
         // Chunks whose lock is busy come last: their holder may be stopped. So do closing ones.
         let mut no_pages = None;
         for skips_busy in [true, false] {
             let reserve = if self.may_use_reserve.get() { self.map().chunks() } else { ordinary };
-            for chunks in [hint..ordinary, 0..ordinary, ordinary..reserve] {
+            for chunks in [hint..ordinary, first..ordinary, ordinary..reserve] {
                 let search = SpanSearch { skips_busy, needs_pages: no_pages.is_some() };
                 match self.take_span_in(chunks, bytes, is_extent, search) {
                     Ok(true) => return Ok(()),
@@ -54,6 +56,8 @@ impl Member {
                 }
             }
         }
+        // The file system may have pages next time.
+        self.refusals.is_incomplete.set(self.refusals.is_incomplete.get() | no_pages.is_some());
         Err(no_pages.unwrap_or_else(no_room))
     }
 

@@ -19,6 +19,7 @@ use crate::layout::{
 };
 use crate::member::arena::{Arena, Bump, undo};
 use crate::member::held_since::clear_stalled;
+use crate::member::refusals::Refusals;
 use crate::member::stalled::StallHooks;
 use crate::member::{
     ALL_ASIDE, AfterFull, EvacuatedParts, Health, Member, Private, TABLES_KNOWN, is_process_dead,
@@ -253,7 +254,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         evacuated: EvacuatedParts::default(),
         is_evacuation_due: Private::new(false),
         chunk: Private::new(0),
-        usage: RefCell::new(None),
+        refusals: Refusals::default(),
         span_chunk: Private::new(0),
         log_floor: Private::new((0, 0)),
         log_units: Private::new(0),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::crash::crash_point;
+use crate::crash::{crash_point, is_planted};
 use crate::layout::{Corruption, MEMBER_STATE, member_at};
 use crate::member::arena::{LockSlot, undo};
 use crate::member::{LOCK_WAIT_MAX, Member, lock};
@@ -84,7 +84,20 @@ impl Member {
     pub(crate) fn name_lock(&self, at: u64, slot: LockSlot) {
         self.set_lock_named(slot);
         debug_assert!(at != 0, "0 stands for no lock in the undo record");
+        if slot == LockSlot::Bucket && is_planted("lock-unrecorded") {
+            return;
+        }
         self.arena().set(undo::lock(slot), at);
+    }
+
+    /// Releases a lock early, if a test has planted that. Its holder releases it once more.
+    #[inline]
+    pub(crate) fn unlock_if_planted(&self, slot: LockSlot) -> Result<()> {
+        if is_planted("unlock-early") {
+            let word = self.map().word(self.arena().get(undo::lock(slot)))?;
+            lock::release(word, word.load(Ordering::Relaxed));
+        }
+        Ok(())
     }
 
     /// Removes a lock that is not held from the undo record.

@@ -13,6 +13,7 @@ use crate::follow::{
     repair_follower,
 };
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
+use crate::heap::watched;
 use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
@@ -22,9 +23,9 @@ use crate::layout::{
     LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_HELD_SINCE, MEMBER_NAME, MEMBER_PID,
     MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS,
     SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS,
-    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
-    arena_at, catalog_at, entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks,
-    seal, unseal,
+    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WATCHED, SUPER_WORDS,
+    USAGE_STRIPES, arena_at, catalog_at, entry_of, is_cluster_word, member_at, namespace_flags,
+    ordinary_chunks, seal, unseal,
 };
 use crate::log::begins::repair_begins;
 use crate::member::arena::{Arena, undo};
@@ -114,6 +115,11 @@ fn superblock(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
             Some(_) => {}
             None => report.add_lost(format!("superblock: {seen:#x} at byte {at} is no count")),
         }
+    }
+    let seen = map.word(SUPER_WATCHED)?.load(Ordering::Acquire);
+    // No process is attached, so no process watches.
+    if watched::verify(seen).is_err() && set(map, SUPER_WATCHED, 0)? {
+        report.add_repaired("superblock: the watched word");
     }
     let used = chunks_used(map)?;
     for range in unused_table_bytes(map, used) {

@@ -4,7 +4,7 @@ use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::AtomicU64;
-use crate::crash::crash_point;
+use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
     LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link,
@@ -219,6 +219,9 @@ impl Member {
                     let bytes_after = Cell::new(map, draft.at)?.taken_bytes()?;
                     self.check_growth(bytes_before, bytes_after)?;
                 }
+                if old.is_some() && is_planted("commit-incomplete") {
+                    publish(map.word(place.entry_at)?, entry(hash_tag(hash), draft.at));
+                }
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 crash_point!("publish.sealed");
                 done.1 = self.publish_entry(&place, entry(hash_tag(hash), draft.at))?;
@@ -267,10 +270,14 @@ impl Member {
             0 => (place.empty_at, 0),
             found => (found, place.entry),
         };
+        if is_planted("commit-unrecorded") {
+            publish(map.word(at)?, new);
+        }
         write_undo(&arena, at, old, new, op::RECORD);
         crash_point!("publish.recorded");
         publish(map.word(at)?, new);
         crash_point!("publish.committed");
+        self.unlock_if_planted(LockSlot::Bucket)?;
         Ok(finish_record(&arena, old, new)?)
     }
 
@@ -508,6 +515,7 @@ pub(crate) fn retire_record(
         each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, disposal))?;
     }
     match disposal {
+        Disposal::Retired if is_planted("retire-left-out") => Ok(None),
         Disposal::Retired => Ok(Some(arena.retire(cell.at())?)),
         Disposal::Held => arena.hold(cell.at()).map(|()| None),
     }

@@ -2,8 +2,8 @@
 //! records together, and gives memory that stays free back to the host. It runs on one core, in
 //! parts of some microseconds, and takes at most 2 % of its time ([`UpkeepPace`]).
 //!
-//! A region without scattered or free memory costs a look at the words of its chunks every ten
-//! seconds.
+//! Every ten seconds it looks at the words of the chunks. A region in which it found nothing to do
+//! for a minute, and in which no memory has come free since, is not looked at.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use nearstate_model::Result;
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{is_due, sleep, yield_now};
-use nearstate_store::{NamespaceUsage, Session};
+use nearstate_store::{FreeWatch, NamespaceUsage, Session};
 
 use crate::purge_request::PurgeRequest;
 use crate::server::RespServer;
@@ -118,16 +118,31 @@ struct MemoryUpkeep<'s> {
     /// The least number of bytes that were free as a whole since memory was given back.
     free_least: u64,
     looks: u32,
+    /// Since the first of these looks.
+    watch: Option<FreeWatch>,
+    /// The work of these looks.
+    steps: u64,
+    /// Since then nothing was to do.
+    idle_since: Option<FreeWatch>,
 }
 
 impl<'s> MemoryUpkeep<'s> {
     fn new(session: &'s Session, clock: Clock, nanos: &'s AtomicU64) -> Self {
         let pace = UpkeepPace::default();
-        Self { session, clock, pace, nanos, free_least: u64::MAX, looks: 0 }
+        let (watch, steps, idle_since) = (None, 0, None);
+        let (free_least, looks) = (u64::MAX, 0);
+        Self { session, clock, pace, nanos, free_least, looks, watch, steps, idle_since }
     }
 
     /// Looks whether there is work and does it. Returns its steps: 0 if there was none.
     async fn look(&mut self, is_purge: bool) -> Result<u64> {
+        if !is_purge && self.is_idle()? {
+            return Ok(0);
+        }
+        if self.looks == 0 {
+            self.watch = Some(self.session.watch_free()?);
+            self.steps = 0;
+        }
         let share = if is_purge { FREE_SHARE_MIN_PURGE } else { FREE_SHARE_MIN };
         let mut steps = self.defragment(share).await?;
         let free = self.session.free_chunk_bytes()?;
@@ -138,8 +153,21 @@ impl<'s> MemoryUpkeep<'s> {
             let keep = if is_purge { kept } else { kept.max(free - self.free_least) };
             steps += self.release(keep).await?;
             (self.free_least, self.looks) = (u64::MAX, 0);
+            let is_idle = !is_purge && self.steps + steps == 0;
+            self.idle_since = if is_idle { self.watch.take() } else { None };
         }
+        self.steps += steps;
         Ok(steps)
+    }
+
+    /// True if nothing was to do, and nothing has come free since.
+    fn is_idle(&mut self) -> Result<bool> {
+        let Some(watch) = &self.idle_since else { return Ok(false) };
+        let has_freed = self.session.has_freed(watch)?;
+        if has_freed {
+            self.idle_since = None;
+        }
+        Ok(!has_freed)
     }
 
     async fn defragment(&mut self, share: u64) -> Result<u64> {
@@ -276,15 +304,20 @@ mod tests {
                 assert_eq!(upkeep.look(false).await.unwrap(), 0, "look {look}");
             }
             assert!(content(&path) == before, "something was stored");
-            // Every 64th look tries again, once or twice: what was locked may be free.
-            let mut tries = 0;
+            // After a minute without work it costs nothing.
+            let work = nanos.load(Ordering::Relaxed);
             for _ in 0..256 {
-                tries += u32::from(upkeep.look(false).await.unwrap() != 0);
+                assert_eq!(upkeep.look(false).await.unwrap(), 0);
             }
-            assert!(tries <= 2 * 256 / 64, "{tries} tries in 256 looks");
+            assert!(upkeep.idle_since.is_some(), "it looks although nothing came free");
+            assert_eq!(nanos.load(Ordering::Relaxed), work);
             let before = content(&path);
             session.put(ns, b"k", b"v").unwrap();
             assert!(content(&path) != before, "a change is seen");
+            for number in (0..8000_u32).step_by(20) {
+                session.delete(ns, &number.to_le_bytes()).unwrap();
+            }
+            assert!(!upkeep.is_idle().unwrap(), "records were deleted");
         });
     }
 

@@ -56,17 +56,22 @@ pub fn measured(times: u64, mut operation: impl FnMut(u64) -> MeasuredResult) ->
     (0..times).try_for_each(&mut operation)
 }
 
-/// A new region in a folder that is removed with it.
+/// A new region of 128 MiB in a folder that is removed with it.
 ///
 /// # Errors
 /// Those of the file system.
 pub fn new_region() -> MeasuredResult<(Region, tempfile::TempDir)> {
+    new_region_of(128 << 20)
+}
+
+/// As [`new_region`], of another size.
+///
+/// # Errors
+/// Those of the file system.
+pub fn new_region_of(bytes_max: u64) -> MeasuredResult<(Region, tempfile::TempDir)> {
     let folder = tempfile::tempdir()?;
-    let options = CreateOptions {
-        bytes_max: 128 << 20,
-        hash_seed: Some(HASH_SEED),
-        ..CreateOptions::default()
-    };
+    let options =
+        CreateOptions { bytes_max, hash_seed: Some(HASH_SEED), ..CreateOptions::default() };
     Ok((Region::create(&folder.path().join("region"), &options)?, folder))
 }
 

@@ -4,8 +4,9 @@
 //! A child executes an operation instruction by instruction. At a place, between two instructions,
 //! the region is copied: the copy is what a kill there leaves, and this process recovers and
 //! verifies it. So one run of the child stands for any number of kills. Then this process works
-//! beside the stopped child: it attaches, reads and writes. At the end the child completes its
-//! operation, or is killed itself.
+//! beside the stopped child: it attaches, reads and writes, also the records that the child is
+//! changing. A copy after that is what a kill leaves while others go on. At the end the child
+//! completes its operation, or is killed itself.
 
 mod beside;
 mod cases;
@@ -210,7 +211,10 @@ impl OperationSweep<'_> {
             row.stops += 1;
             let refused = beside::work_beside(self.folder, self.operation, child.id(), done);
             row.refused += refused.map_err(|error| format!("stopped: {error}"))?;
-            last = Some(RegionCopy::of(&self.region())?);
+            let after = RegionCopy::of(&self.region())?;
+            row.kills += 1;
+            self.verify_copy(&after).map_err(|error| format!("killed later: {error}"))?;
+            last = Some(after);
             Ok(())
         };
         let at = |(done, error)| {

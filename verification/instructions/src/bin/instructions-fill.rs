@@ -5,7 +5,9 @@
 
 use std::process::ExitCode;
 
-use nearstate_instructions::{MeasuredOperation, MeasuredResult, key, measured, new_region, run};
+use nearstate_instructions::{
+    MeasuredOperation, MeasuredResult, key, measured, new_region, new_region_of, run,
+};
 use nearstate_store::{Error, Namespace, Region, Schema, Session};
 
 const OPERATIONS: &[MeasuredOperation] = &[
@@ -15,13 +17,28 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("churn-95", 20_000, |times| churn(times, 95, ONE_SIZE)),
     ("mixed-churn-50", 20_000, |times| churn(times, 50, MIXED_SIZES)),
     ("mixed-churn-95", 20_000, |times| churn(times, 95, MIXED_SIZES)),
-    ("refused", 1000, |times| refused(times, ONE_SIZE)),
-    ("mixed-refused", 1000, |times| refused(times, MIXED_SIZES)),
+    ("refused", 1000, |times| {
+        let filled = FilledHeap::new(50, ONE_SIZE)?;
+        refused(times, (&filled.session, filled.values), filled.next, 1000)
+    }),
+    ("mixed-refused", 1000, |times| {
+        let filled = FilledHeap::new(95, MIXED_SIZES)?;
+        refused(times, (&filled.session, filled.values), filled.next, 4020)
+    }),
+    ("large-refused", 1000, |times| {
+        let (region, _folder) = new_region_of(LARGE)?;
+        let session = region.session()?;
+        let values = session.namespace("values", &Schema::default())?;
+        refused(times, (&session, values), 0, 1000)
+    }),
 ];
 
 /// Bytes of a value: the least, and how many more at most.
 const ONE_SIZE: (u64, u64) = (1000, 0);
 const MIXED_SIZES: (u64, u64) = (20, 4000);
+
+/// Bytes of a large region.
+const LARGE: u64 = 1 << 30;
 
 /// How often each record is replaced on average before the instructions are counted: free memory is
 /// as scattered as it will be.
@@ -147,18 +164,21 @@ fn update(times: u64, percent: u64) -> MeasuredResult {
     measured(times, |_| filled.update())
 }
 
-/// An insert that is refused, because the heap is full. The first refusals move records together,
-/// in vain.
-fn refused(times: u64, sizes: (u64, u64)) -> MeasuredResult {
-    let percent = if sizes == ONE_SIZE { 50 } else { 95 };
-    let filled = FilledHeap::new(percent, sizes)?;
-    let value = vec![7; usize::try_from(sizes.0 + sizes.1)?];
-    let refuse = |number: u64| match filled.session.put(filled.values, &key(number), &value) {
+/// An insert of a value of so many bytes that is refused, because the heap is full: numbers from
+/// `next` on fill it. The first refusals move records together, in vain.
+fn refused(
+    times: u64,
+    (session, values): (&Session, Namespace),
+    next: u64,
+    bytes: usize,
+) -> MeasuredResult {
+    let value = vec![7; bytes];
+    let refuse = |number: u64| match session.put(values, &key(number), &value) {
         Ok(_) => Ok(false),
         Err(Error::Full { .. }) => Ok(true),
         Err(error) => Err(error),
     };
-    let mut number = filled.next;
+    let mut number = next;
     while !refuse(number)? {
         number += 1;
     }

@@ -1,6 +1,7 @@
 //! What other processes do while one is stopped in the middle of its operation: they attach, read
-//! everything and write. Nothing waits, except a write that needs a lock which the stopped process
-//! holds: it is refused within its bound, and the refusal names the process.
+//! everything and write, also the records that the process is changing. Nothing waits, except a
+//! write that needs a lock which the stopped process holds: it is refused within its bound, and the
+//! refusal names the process.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +10,9 @@ use nearstate_store::{Error, Region, Schema, Session};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::region_access::text;
-use crate::sweep::cases::{KEPT, SweptOperation, SweptRegion, plain, verify_kept};
+use crate::sweep::cases::{
+    KEPT, OTHER_RECORDS, OTHERS, SweptOperation, SweptRegion, plain, verify_kept,
+};
 
 /// Writes beside one stop: each is a new record and its deletion. The index of the namespace has
 /// eight buckets or more, so that few of them need what one process holds.
@@ -75,7 +78,26 @@ pub(crate) fn work_beside(
         }
     }
     let is_created = create(&session, place, stopped)?;
-    Ok(refused + u64::from(!is_created))
+    let are_rewritten = rewrite(&session, stopped)?;
+    Ok(refused + u64::from(!is_created) + u64::from(!are_rewritten))
+}
+
+/// Stores each record that the stopped process may be changing once more as it is. False if that is
+/// refused.
+fn rewrite(session: &Session, stopped: u32) -> Result<bool, String> {
+    let Some(others) = session.known_namespace(OTHERS).map_err(text("look up"))? else {
+        return Ok(true);
+    };
+    for number in 0..OTHER_RECORDS {
+        let view = session.get(others, &[number]).map_err(text("get"))?;
+        let Some(value) = view.map(|view| view.bytes().to_vec()) else { continue };
+        let watch = WaitWatch::start()?;
+        let done = session.put(others, &[number], &value).map(drop);
+        if !answered(done, &watch, &format!("rewriting record {number}"), stopped)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Puts and deletes a record. False if that is refused.

@@ -388,12 +388,13 @@ fn is_deleted(session: &Session) -> Result<bool, String> {
 }
 
 // Records.
-
-const OTHERS: &str = "others";
+/// A namespace, and the number of its records before an operation.
+pub(crate) const OTHERS: &str = "others";
+pub(crate) const OTHER_RECORDS: u8 = 6;
 
 fn others(session: &Session) -> Result<(), String> {
     let namespace = plain(session, OTHERS)?;
-    (0..6).try_for_each(|number: u8| put(session, namespace, &[number], &[number; 200]))
+    (0..OTHER_RECORDS).try_for_each(|number: u8| put(session, namespace, &[number], &[number; 200]))
 }
 
 fn grow(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
@@ -524,7 +525,6 @@ fn is_collected(session: &Session) -> Result<bool, String> {
 }
 
 // Memory.
-
 /// Records of which few stay: they are moved together.
 const SCATTERED: u16 = 300;
 

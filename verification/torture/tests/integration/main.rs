@@ -22,4 +22,6 @@ mod crash_points;
 #[cfg(feature = "crash-points")]
 mod injected_faults;
 #[cfg(feature = "crash-points")]
+mod sweep_faults;
+#[cfg(feature = "crash-points")]
 mod waiting;

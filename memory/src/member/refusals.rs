@@ -1,0 +1,79 @@
+//! What a member knows about a heap that has no room (`docs/decisions/015-evacuation.md`).
+
+use std::cell::{Cell as Private, RefCell};
+use std::time::Instant;
+
+use nearstate_model::HeapUsage;
+
+/// A member's memory of searches that were in vain.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    /// The watch that this member began last.
+    pub(crate) watch: Private<Option<WatchStart>>,
+    /// The units of `known`, or 0.
+    pub(crate) known_units: Private<u64>,
+    /// What must not have changed for a refusal without a search.
+    pub(crate) known: RefCell<KnownRefusal>,
+    /// The last allocation was refused without a search.
+    pub(crate) is_known: Private<bool>,
+    /// Units of the cell for which the operation that is being refused found no room.
+    pub(crate) refused_units: Private<u64>,
+    /// A search since the beginning of the watch met a lock, or a file system without pages.
+    pub(crate) is_incomplete: Private<bool>,
+    /// Members in an operation, from which searches since then have taken nothing.
+    pub(crate) skipped: RefCell<Vec<u32>>,
+    /// The classes of the cells that the reserve has lent to the current operation.
+    pub(crate) lent_classes: RefCell<Vec<u8>>,
+    /// What the heap was used for when it was full.
+    pub(crate) usage: RefCell<Option<KnownUsage>>,
+}
+
+/// The beginning of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WatchStart {
+    /// The count of the watched word.
+    pub(crate) count: u64,
+    pub(crate) epoch: u64,
+    /// The floor of the log.
+    pub(crate) floor: u64,
+}
+
+/// A moment, to find out whether memory has come free since
+/// ([`Member::has_freed`](crate::Member::has_freed)).
+#[derive(Clone, Copy, Debug)]
+pub struct FreeWatch {
+    /// None: the barrier failed, so nothing is known.
+    pub(crate) watch: Option<WatchStart>,
+    /// The states of all members and the starts of their pins.
+    pub(crate) members: u64,
+}
+
+/// What a search in vain depends on.
+#[derive(Debug, Default)]
+pub(crate) struct KnownRefusal {
+    /// The count of the watched word.
+    pub(crate) count: u64,
+    /// The floor of the log.
+    pub(crate) floor: u64,
+    /// The member had a pin: without one it can do more.
+    pub(crate) is_pinned: bool,
+    /// The units that the reserve had lent.
+    pub(crate) lent: u64,
+    /// Readers that may hold retired memory: the members and the starts of their pins.
+    pub(crate) readers: Vec<(u32, u64)>,
+    /// Members in an operation that have memory, and their state words.
+    pub(crate) active: Vec<(u32, u64)>,
+    /// The refusals until the next search.
+    pub(crate) left: u32,
+}
+
+/// What the heap was used for when it was full.
+#[derive(Debug)]
+pub(crate) struct KnownUsage {
+    pub(crate) at: Instant,
+    /// Numbers that change when the usage does.
+    pub(crate) state: [u64; 3],
+    pub(crate) usage: Box<HeapUsage>,
+    /// The text of an error.
+    pub(crate) text: String,
+}
