@@ -90,6 +90,15 @@ impl Member {
         self.arena().set(undo::lock(slot), at);
     }
 
+    /// Stores a word early, if a test has planted that.
+    #[inline]
+    pub(crate) fn store_if_planted(&self, fault: &str, at: u64, new: u64) -> Result<()> {
+        if at != 0 && is_planted(fault) {
+            self.map().word(at)?.store(new, Ordering::Release);
+        }
+        Ok(())
+    }
+
     /// Releases a lock early, if a test has planted that. Its holder releases it once more.
     #[inline]
     pub(crate) fn unlock_if_planted(&self, slot: LockSlot) -> Result<()> {

@@ -219,12 +219,11 @@ impl Member {
                     let bytes_after = Cell::new(map, draft.at)?.taken_bytes()?;
                     self.check_growth(bytes_before, bytes_after)?;
                 }
-                if old.is_some() && is_planted("commit-incomplete") {
-                    publish(map.word(place.entry_at)?, entry(hash_tag(hash), draft.at));
-                }
+                let new = entry(hash_tag(hash), draft.at);
+                self.store_if_planted("commit-incomplete", place.entry_at, new)?;
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 crash_point!("publish.sealed");
-                done.1 = self.publish_entry(&place, entry(hash_tag(hash), draft.at))?;
+                done.1 = self.publish_entry(&place, new)?;
                 done.0.version_after = Some(version);
                 done.2 = place.entries + u32::from(old.is_none());
             }
@@ -260,8 +259,7 @@ impl Member {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn publish_entry(&self, place: &SlotLookup, new: u64) -> Result<Option<u8>> {
-        let map = self.map();
-        let arena = self.arena();
+        let (map, arena) = (self.map(), self.arena());
         if place.entry_at == 0 && place.empty_at == 0 {
             self.publish_in_new_line(&arena, place, new)?;
             return Ok(None);
@@ -270,9 +268,7 @@ impl Member {
             0 => (place.empty_at, 0),
             found => (found, place.entry),
         };
-        if is_planted("commit-unrecorded") {
-            publish(map.word(at)?, new);
-        }
+        self.store_if_planted("commit-unrecorded", at, new)?;
         write_undo(&arena, at, old, new, op::RECORD);
         crash_point!("publish.recorded");
         publish(map.word(at)?, new);
