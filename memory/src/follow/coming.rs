@@ -17,7 +17,7 @@ use super::{FollowPosition, check_of, check_stored, load, store};
 use crate::crash::crash_point;
 use crate::layout::{Corruption, FOLLOW_COMING, NAMESPACE_NUMBER_BITS, entry_of};
 use crate::member::Member;
-use crate::region::index_table::NO_NAMESPACE;
+use crate::region::index_table::{IndexTable, NO_NAMESPACE};
 use crate::region::map::Map;
 
 /// The check value of E1, behind its words.
@@ -62,6 +62,21 @@ pub(super) fn check(map: &Map) -> Result<(), Corruption> {
 }
 
 impl Member {
+    /// The version of the record whose key has this hash, also of an expired one. The caller holds
+    /// a pin. Of two keys with one hash it is either: a chance of 2^-64 for each record of a
+    /// bucket.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn version_of_hash(&self, table: &IndexTable, hash: u64) -> Result<Option<u64>> {
+        let found = self.find_selected(table, hash, |cell| {
+            let (key, value) = cell.key_and_value()?;
+            Ok((self.hash(key) == hash).then_some((cell, value)))
+        })?;
+        self.check_not_truncated()?;
+        Ok(found.map(|(cell, _)| cell.version()))
+    }
+
     /// E1. The caller has the follower's lock. Cost: six stores to one line.
     ///
     /// # Errors

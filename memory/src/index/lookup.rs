@@ -362,24 +362,9 @@ impl Member {
         self.find_selected(table, hash, |cell| of_key(cell, hash, key))
     }
 
-    /// The version of the record whose key has this hash, also of an expired one. The caller holds
-    /// a pin. Of two keys with one hash it is either: a chance of 2^-64 for each record of a
-    /// bucket.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn version_of_hash(&self, table: &IndexTable, hash: u64) -> Result<Option<u64>> {
-        let found = self.find_selected(table, hash, |cell| {
-            let (key, value) = cell.key_and_value()?;
-            Ok((self.hash(key) == hash).then_some((cell, value)))
-        })?;
-        self.check_not_truncated()?;
-        Ok(found.map(|(cell, _)| cell.version()))
-    }
-
     /// Searches the whole chain of a hash for the record that `select` accepts.
     #[inline]
-    fn find_selected<'m>(
+    pub(crate) fn find_selected<'m>(
         &'m self,
         table: &IndexTable,
         hash: u64,
