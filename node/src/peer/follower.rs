@@ -479,14 +479,14 @@ impl FollowerConnection<'_> {
             let Some(message) = next.map_err(|error| Ended::Retry(error.to_string()))? else {
                 break;
             };
-            let applied = match applier.apply(message) {
+            let outcome = match applier.apply(message) {
                 Err(error @ Error::Full { .. }) if membership.is_some() => {
                     full = Some(error);
                     break;
                 }
-                applied => applied?,
+                other => other?,
             };
-            match applied {
+            match outcome {
                 AppliedMessage::Unacknowledged => {}
                 AppliedMessage::UpTo(position) => acknowledged = acknowledged.max(Some(position)),
                 AppliedMessage::Joined(position) => {

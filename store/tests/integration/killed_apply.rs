@@ -99,7 +99,9 @@ fn a_copy_reports_an_entry_if_and_only_if_it_has_it() {
         let hosts = [0; 2].map(|_| Host::new());
         let [source, copy] = [&hosts[0], &hosts[1]].map(|host| host.region.session().unwrap());
         let streamed = namespaces(&source);
-        streamed.iter().for_each(|ns| source.stream(*ns, WhenFull::Refuse).unwrap());
+        for ns in streamed {
+            source.stream(ns, WhenFull::Refuse).unwrap();
+        }
         source.put(streamed[0], b"k", b"value").unwrap();
         source.transact(|txn| txn.set_fields(streamed[1], b"k", &[(b"a", b"1")])).unwrap();
         {

@@ -74,7 +74,9 @@ impl Driver {
     /// Stores the records that could not be stored, and carries out what has waited for that.
     pub(super) fn store_again(&mut self) {
         let records: Vec<_> = self.unstored.iter().map(|(of, one)| (*of, one.record)).collect();
-        records.into_iter().for_each(|(partition, record)| self.store_before(partition, record));
+        for (partition, record) in records {
+            self.store_before(partition, record);
+        }
     }
 
     fn store_before(&mut self, partition: PartitionId, record: MemberRecord) {
@@ -82,7 +84,9 @@ impl Driver {
             Ok(()) => {
                 let unstored = self.unstored.remove(&partition);
                 let waiting = unstored.map(|unstored| unstored.waiting).unwrap_or_default();
-                waiting.into_iter().for_each(|effect| self.carry_out_one(effect));
+                for effect in waiting {
+                    self.carry_out_one(effect);
+                }
             }
             Err(error) => {
                 let reason = error.to_string();
