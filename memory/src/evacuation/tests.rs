@@ -299,6 +299,12 @@ fn place_of(member: &Member, table: &IndexTable, number: u32, bytes: usize) -> u
 const PAIR_BYTES: usize = 1450;
 const PAIR_UNITS: u64 = 24;
 
+/// With some seeds a line of the index lies behind the last pair. It comes free when the index grows,
+/// and then no record must be moved.
+fn known_seed() -> CreateOptions {
+    CreateOptions { hash_seed: Some(1), ..CreateOptions::default() }
+}
+
 /// Forty records one behind the other, of which each second one was removed.
 fn in_pairs(member: &Member) -> &IndexTable {
     let table = member.namespace(b"pairs", 1).unwrap();
@@ -320,7 +326,7 @@ fn moved_since(before: &[(u32, u64)], member: &Member, table: &IndexTable) -> Ve
 #[test]
 fn one_record_is_moved_for_a_cell_of_twice_its_size_and_nothing_else_is_freed() {
     let path = TestRegionPath::new("join");
-    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let region = Region::create(path.path(), &known_seed()).unwrap();
     let member = region.member().unwrap();
     let table = in_pairs(&member);
     let kept = |class| member.arena().queue_count(class);
@@ -352,7 +358,7 @@ fn one_record_is_moved_for_a_cell_of_twice_its_size_and_nothing_else_is_freed() 
 #[test]
 fn a_record_that_a_reader_may_find_is_not_overwritten_by_a_run() {
     let path = TestRegionPath::new("join-pinned");
-    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let region = Region::create(path.path(), &known_seed()).unwrap();
     let (member, reader) = (region.member().unwrap(), region.member().unwrap());
     let table = in_pairs(&member);
     let seen: Vec<_> = (1..40)
@@ -421,7 +427,7 @@ fn a_run_needs_a_free_cell_for_each_record_that_is_moved() {
 #[test]
 fn no_record_is_moved_for_a_free_cell_whose_chunk_is_busy() {
     let path = TestRegionPath::new("join-busy");
-    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let region = Region::create(path.path(), &known_seed()).unwrap();
     let [member, other] = [(), ()].map(|()| region.member().unwrap());
     let table = in_pairs(&member);
     member.operation(|| member.empty_bump(crate::member::arena::Bump::Small)).unwrap();
@@ -443,7 +449,7 @@ fn no_record_is_moved_for_a_free_cell_whose_chunk_is_busy() {
 #[test]
 fn no_record_is_moved_that_a_stalled_reader_holds() {
     let path = TestRegionPath::new("join-stalled");
-    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let region = Region::create(path.path(), &known_seed()).unwrap();
     let [member, reader] = [(), ()].map(|()| region.member().unwrap());
     let table = in_pairs(&member);
     let before: Vec<_> = (1..40)
@@ -466,7 +472,7 @@ fn no_record_is_moved_that_a_stalled_reader_holds() {
 #[test]
 fn set_aside_cells_that_came_free_do_not_prevent_a_join() {
     let path = TestRegionPath::new("join-aside");
-    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let region = Region::create(path.path(), &known_seed()).unwrap();
     let member = region.member().unwrap();
     in_pairs(&member);
     let arena = member.arena();
@@ -493,7 +499,7 @@ fn set_aside_cells_that_came_free_do_not_prevent_a_join() {
 #[test]
 fn a_set_aside_cell_whose_class_has_a_flipped_bit_is_not_freed() {
     let path = TestRegionPath::new("aside-class");
-    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let region = Region::create(path.path(), &known_seed()).unwrap();
     let member = region.member().unwrap();
     in_pairs(&member);
     let arena = member.arena();
