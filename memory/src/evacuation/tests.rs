@@ -299,8 +299,8 @@ fn place_of(member: &Member, table: &IndexTable, number: u32, bytes: usize) -> u
 const PAIR_BYTES: usize = 1450;
 const PAIR_UNITS: u64 = 24;
 
-/// With some seeds a line of the index lies behind the last pair. It comes free when the index grows,
-/// and then no record must be moved.
+/// With some seeds a line of the index lies behind the last pair. It comes free when the index
+/// grows, and then no record must be moved.
 fn known_seed() -> CreateOptions {
     CreateOptions { hash_seed: Some(1), ..CreateOptions::default() }
 }
