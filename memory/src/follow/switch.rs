@@ -14,8 +14,7 @@
 //!
 //! A region that has all records of a log up to a position, and is no copy yet, *returns* to be one
 //! in the same way: an owner's whose log ends at the seal, and a copy whose promotion was killed.
-//! Its state is *returning* then, and the position that it has
-//! reached is stored before W3.
+//! Its state is *returning* then, and the position that it has reached is stored before W3.
 
 use nearstate_model::{Result, invariant};
 
