@@ -29,6 +29,11 @@ mod planted;
 
 use std::process::ExitCode;
 
+/// True if a word asks for help: as the task, or behind one, which is then not run.
+fn is_help(word: &str) -> bool {
+    matches!(word, "help" | "--help" | "-h")
+}
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let (name, rest) = match words.split_first() {
@@ -36,7 +41,7 @@ fn main() -> ExitCode {
         None => ("help", &[][..]),
     };
     let done = match name {
-        "help" | "--help" | "-h" => {
+        name if is_help(name) || rest.iter().any(|word| is_help(word)) => {
             help::print();
             Ok(true)
         }
