@@ -3,6 +3,7 @@
 mod engine;
 mod client;
 mod gateway;
+mod applied;
 mod keys;
 
 pub use engine::EtcdEngine;

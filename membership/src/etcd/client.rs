@@ -9,6 +9,7 @@ use nearstate_node::{EngineState, SharedSettings};
 
 use crate::limits::SNAPSHOT_INTERVAL;
 
+use super::applied::{AppliedCommand, AppliedFile};
 use super::gateway::{EtcdSettings, Gateway};
 use super::keys::{EtcdKeys, StoredCommands, cluster_id, has_succeeded};
 
@@ -42,8 +43,9 @@ pub(super) struct EtcdClient {
     state: Arc<EngineState>,
     call_max: Duration,
     compacts: bool,
-    /// The last command that was applied here, to see that etcd has still the same.
-    last: Option<(u64, Vec<u8>)>,
+    /// The last command that was applied here, by this process or an earlier one, to see that etcd
+    /// has still the same.
+    last: AppliedFile,
     snapshot: (u64, u64),
     known: Known,
     /// The settings on which decisions rest.
@@ -60,22 +62,26 @@ fn other_etcd((endpoint, id): (&str, &str), (known, known_id): (&str, &str)) -> 
     format!(
         "etcd.endpoints: {endpoint} belongs to the etcd with cluster ID {}, and {known} to that \
          with {}: list the members of one etcd only (etcdctl endpoint status shows the IDs). \
-         If etcd was restored from a snapshot, it has a new ID: restart the node",
+         If etcd was restored from a snapshot, it has a new ID: see \"etcd\" in \
+         docs/operate/cluster.md",
         hexadecimal(id),
         hexadecimal(known_id)
     )
 }
 
-fn lost(what: &str) -> io::Error {
-    io::Error::other(format!(
-        "{what}: etcd was restored from an older copy, or its keys were deleted. Restart the node"
-    ))
+/// Why nothing is decided, if etcd has not what this host has applied.
+fn lost(what: &str) -> String {
+    format!(
+        "etcd has lost decisions that this host has applied ({what}): it was restored from an \
+         older copy, or its keys were changed. No host decides anything until an operator acts: \
+         see \"etcd\" in docs/operate/cluster.md"
+    )
 }
 
 impl EtcdClient {
     pub(super) fn new(
         settings: EtcdSettings,
-        (keys, state): (EtcdKeys, Arc<EngineState>),
+        (keys, state, last): (EtcdKeys, Arc<EngineState>, AppliedFile),
         (call_max, decided): (Duration, SharedSettings),
     ) -> Self {
         let compacts = settings.compacts;
@@ -86,7 +92,7 @@ impl EtcdClient {
             state,
             call_max,
             compacts,
-            last: None,
+            last,
             snapshot: (0, 0),
             known: Known::default(),
             decided,
@@ -151,6 +157,17 @@ impl EtcdClient {
                 self.store_settings(stored.creation).await?;
                 continue;
             }
+            let creation = stored.creation;
+            if let Some(what) = self.loss(applied, &stored) {
+                let reason = lost(&what);
+                // The others must not decide on what is left. One that does not learn it here
+                // finds the same.
+                if creation.is_some() {
+                    let halt = self.keys.halt(&reason, creation);
+                    let _ = self.transact(&halt).await;
+                }
+                return Err(io::Error::other(reason));
+            }
             if self.apply(applied, stored)? {
                 return Ok(());
             }
@@ -195,10 +212,37 @@ impl EtcdClient {
         Ok(())
     }
 
+    /// What etcd has lost of the commands that this host has applied.
+    fn loss(&self, applied: u64, stored: &StoredCommands) -> Option<String> {
+        let is_created = stored.created.as_ref().is_some_and(|hosts| !hosts.is_empty());
+        // A cluster that was created anew has nothing of the earlier one.
+        let known = self.last.known().filter(|last| is_created && last.is_of(stored.creation));
+        let highest = known.map_or(applied, |last| last.index.max(applied));
+        if stored.head < highest || !is_created && !self.known.hosts.is_empty() {
+            return Some(format!("the last one is {}, and {highest} was applied", stored.head));
+        }
+        let mut commands = stored.commands.iter();
+        let other = commands.find(|command| known.is_some_and(|last| last.differs(command)));
+        if let Some(other) = other {
+            return Some(format!("command {} is another one", other.index));
+        }
+        let next = applied + 1;
+        let mut expected = stored.commands.iter().filter(|command| command.index > applied);
+        let is_next = match expected.next() {
+            Some(first) => first.index == next,
+            None => stored.head == applied,
+        };
+        let is_in_snapshot = stored.snapshot.as_ref().is_some_and(|(index, _)| *index >= next);
+        (!is_next && !is_in_snapshot).then(|| format!("command {next} is missing"))
+    }
+
     /// Applies what was read. True if that is all.
     fn apply(&mut self, applied: u64, stored: StoredCommands) -> io::Result<bool> {
-        let StoredCommands { created, head, snapshot, snapshot_revision, .. } = stored;
-        let StoredCommands { commands, term, settings, .. } = stored;
+        let StoredCommands { created, head, snapshot, snapshot_revision, creation, .. } = stored;
+        let StoredCommands { commands, term, settings, halted, .. } = stored;
+        if let Some(reason) = halted {
+            return Err(io::Error::other(format!("{} says: {reason}", self.keys.halted())));
+        }
         let settings = settings.map(SharedSettings::new);
         let what = settings.and_then(|stored| self.decided.difference(stored.summary()));
         if let Some(what) = what {
@@ -207,45 +251,42 @@ impl EtcdClient {
                  the cluster file, and restart the node"
             )));
         }
-        let hosts = created.unwrap_or_default();
-        if head < applied || (hosts.is_empty() && !self.known.hosts.is_empty()) {
-            return Err(lost(&format!("the last command is {head}, and {applied} was applied")));
-        }
-        self.known = Known { hosts, term };
+        self.known = Known { hosts: created.unwrap_or_default(), term };
         self.snapshot = (snapshot.as_ref().map_or(0, |(index, _)| *index), snapshot_revision);
         let mut next = applied + 1;
-        let first = commands.iter().find(|(index, _)| *index > applied).map(|(index, _)| *index);
-        if first.is_some_and(|first| first != next) || (first.is_none() && head > applied) {
-            let Some((index, state)) = snapshot.filter(|(index, _)| *index >= next) else {
-                return Err(lost(&format!("command {next} is missing")));
-            };
+        let first = commands.iter().find(|command| command.index > applied);
+        let is_behind = first.map_or(head > applied, |first| first.index != next);
+        if is_behind && let Some((index, state)) = snapshot {
             self.state.restore(index, &state).map_err(io::Error::other)?;
-            self.last = None;
+            if self.last.known().is_none_or(|last| !last.is_of(creation) || last.index < index) {
+                self.last.store(AppliedCommand::restored(index, creation))?;
+            }
             return Ok(false);
         }
-        for (index, command) in commands {
-            if index <= applied {
-                let is_same = self
-                    .last
-                    .as_ref()
-                    .is_none_or(|(last, bytes)| *last != index || *bytes == command);
-                if !is_same {
-                    return Err(lost(&format!("command {index} is another one")));
-                }
-                continue;
+        let mut last = None;
+        for command in commands.iter().filter(|command| command.index > applied) {
+            if command.index != next {
+                return Err(io::Error::other(lost(&format!("command {next} is missing"))));
             }
-            if index != next {
-                return Err(lost(&format!("command {next} is missing")));
-            }
-            self.state.apply(index, &command).map_err(io::Error::other)?;
-            self.last = Some((index, command));
+            self.state.apply(command.index, &command.bytes).map_err(io::Error::other)?;
+            last = Some(command);
             next += 1;
+        }
+        if let Some(last) = last
+            && self
+                .last
+                .known()
+                .is_none_or(|known| !known.is_of(creation) || known.index <= last.index)
+        {
+            self.last.store(AppliedCommand::of(last, creation))?;
         }
         Ok(next > head)
     }
 
     /// Creates the cluster. False: it exists, and another call created it.
     pub(super) async fn create(&mut self, hosts: &BTreeSet<u64>, call: u64) -> io::Result<bool> {
+        // A reply of another etcd than the known one is refused before anything is written there.
+        self.transact(&self.keys.read(1)).await?;
         let reply = self.transact(&self.keys.create(hosts, self.decided.lines(), call)).await?;
         let created = EtcdKeys::has_created(&reply, call);
         self.catch_up().await?;

@@ -21,6 +21,7 @@ use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable}
 use crate::limits::{ANSWER_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSALS_MAX};
 use crate::raft::{MembershipConfig, listen, lock_directory, report_of, serve};
 
+use super::applied::AppliedFile;
 use super::client::{EtcdClient, Known};
 use super::gateway::{EtcdSettings, Gateway};
 use super::keys::EtcdKeys;
@@ -60,8 +61,8 @@ impl fmt::Debug for EtcdEngine {
 }
 
 impl EtcdEngine {
-    /// Starts. The directory is locked and stays empty: etcd keeps everything. Etcd need not answer
-    /// yet.
+    /// Starts. The directory is locked, and has a note of the last command that the host has
+    /// applied: etcd keeps everything else. Etcd need not answer yet.
     ///
     /// # Errors
     /// `System`: the directory or the address for other hosts cannot be used. `BadArgument`: no
@@ -77,7 +78,9 @@ impl EtcdEngine {
         }
         let lock = lock_directory(&config.directory)?;
         let state = Arc::new(EngineState::new((config.machine)(), waker));
-        let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state));
+        let last = AppliedFile::open(&config.directory)
+            .map_err(|error| system("cannot read what was applied from etcd", &error))?;
+        let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state), last);
         let call = (config.request_max().max(ETCD_CALL_MIN), config.decided.clone());
         let shared = Arc::new(EtcdShared {
             client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call)),

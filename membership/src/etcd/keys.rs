@@ -8,6 +8,7 @@
 //! nearstate/CLUSTER/head         the index of the last command
 //! nearstate/CLUSTER/log/INDEX    a command; INDEX in 16 hexadecimal digits, so keys are in order
 //! nearstate/CLUSTER/snapshot     8 bytes of index, and the state after that command
+//! nearstate/CLUSTER/halted       why nothing is decided: a host has found that commands are lost
 //! ```
 //!
 //! A command is appended by one transaction that compares `head`, so each index is given once.
@@ -37,7 +38,9 @@ pub(super) struct StoredCommands {
     pub(super) snapshot: Option<(u64, Vec<u8>)>,
     pub(super) snapshot_revision: u64,
     /// Commands from the index on that was asked for, in their order.
-    pub(super) commands: Vec<(u64, Vec<u8>)>,
+    pub(super) commands: Vec<StoredCommand>,
+    /// Why nothing is decided any more.
+    pub(super) halted: Option<String>,
     /// The number of the term of etcd.
     pub(super) term: u64,
     /// The settings with which the cluster was created. An earlier version has stored none: then
@@ -47,12 +50,28 @@ pub(super) struct StoredCommands {
     pub(super) creation: Option<u64>,
 }
 
+/// A command in etcd.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct StoredCommand {
+    pub(super) index: u64,
+    pub(super) bytes: Vec<u8>,
+    /// Etcd's revision at which it was written.
+    pub(super) revision: u64,
+}
+
 fn text(bytes: &[u8]) -> Value {
     Value::String(BASE64.encode(bytes))
 }
 
 fn put(key: &str, value: &[u8]) -> Value {
     json!({ "request_put": { "key": text(key.as_bytes()), "value": text(value) } })
+}
+
+/// The comparison that holds as long as there is no such key.
+fn is_absent(key: &str) -> Value {
+    json!({
+        "target": "VERSION", "result": "EQUAL", "key": text(key.as_bytes()), "version": "0",
+    })
 }
 
 fn get(key: &str) -> Value {
@@ -84,6 +103,10 @@ impl EtcdKeys {
         format!("{}snapshot", self.prefix)
     }
 
+    pub(super) fn halted(&self) -> String {
+        format!("{}halted", self.prefix)
+    }
+
     fn command(&self, index: u64) -> String {
         format!("{}log/{index:016x}", self.prefix)
     }
@@ -102,7 +125,8 @@ impl EtcdKeys {
         } });
         let (created, head) = (get(&self.created()), get(&self.head()));
         let (settings, creation) = (get(&self.settings()), get(&self.creation()));
-        json!({ "success": [created, head, get(&self.snapshot()), commands, settings, creation] })
+        let (snapshot, halted) = (get(&self.snapshot()), get(&self.halted()));
+        json!({ "success": [created, head, snapshot, commands, settings, creation, halted] })
     }
 
     /// Creates the cluster, unless it exists.
@@ -113,17 +137,15 @@ impl EtcdKeys {
         settings: &[(String, String)],
         call: u64,
     ) -> Value {
-        let absent = json!({
-            "target": "VERSION", "result": "EQUAL", "key": text(self.created().as_bytes()),
-            "version": "0",
-        });
+        let absent = is_absent(&self.created());
         let hosts = serde_json::to_vec(hosts).unwrap_or_default();
         let creation = put(&self.creation(), &call.to_le_bytes());
         let settings = serde_json::to_vec(settings).unwrap_or_default();
         let settings = put(&self.settings(), &settings);
         let created = put(&self.created(), &hosts);
+        let resumed = json!({ "request_delete_range": { "key": text(self.halted().as_bytes()) } });
         json!({ "compare": [absent],
-                "success": [created, put(&self.head(), b"0"), creation, settings],
+                "success": [created, put(&self.head(), b"0"), creation, settings, resumed],
                 "failure": [get(&self.creation())] })
     }
 
@@ -134,10 +156,7 @@ impl EtcdKeys {
         settings: &[(String, String)],
         creation: Option<u64>,
     ) -> Value {
-        let absent = json!({
-            "target": "VERSION", "result": "EQUAL", "key": text(self.settings().as_bytes()),
-            "version": "0",
-        });
+        let absent = is_absent(&self.settings());
         let exists = json!({
             "target": "VERSION", "result": "GREATER", "key": text(self.created().as_bytes()),
             "version": "0",
@@ -166,7 +185,15 @@ impl EtcdKeys {
         }))
     }
 
-    /// Appends a command with this index, if the one before it is the last one.
+    /// Ends all decisions of the cluster that this call created, unless another host has.
+    pub(super) fn halt(&self, reason: &str, creation: Option<u64>) -> Value {
+        let compare: Vec<_> =
+            std::iter::once(is_absent(&self.halted())).chain(self.is_creation(creation)).collect();
+        json!({ "compare": compare, "success": [put(&self.halted(), reason.as_bytes())] })
+    }
+
+    /// Appends a command with this index, if the one before it is the last one, and decisions are
+    /// made.
     pub(super) fn append(&self, index: u64, command: &[u8], creation: Option<u64>) -> Value {
         let before = index.saturating_sub(1).to_string();
         let is_last = json!({
@@ -174,7 +201,9 @@ impl EtcdKeys {
             "value": text(before.as_bytes()),
         });
         let head = put(&self.head(), index.to_string().as_bytes());
-        let compare: Vec<_> = std::iter::once(is_last).chain(self.is_creation(creation)).collect();
+        let is_going_on = is_absent(&self.halted());
+        let compare: Vec<_> =
+            [is_last, is_going_on].into_iter().chain(self.is_creation(creation)).collect();
         json!({ "compare": compare, "success": [head, put(&self.command(index), command)] })
     }
 
@@ -248,11 +277,18 @@ impl EtcdKeys {
             let number = value.as_slice().try_into().map_err(|_| "the creation is no number")?;
             stored.creation = Some(u64::from_le_bytes(number));
         }
+        if let Some(halted) = one(6) {
+            stored.halted = Some(String::from_utf8_lossy(&bytes(halted, "value")?).into_owned());
+        }
         for command in values(3).and_then(Value::as_array).into_iter().flatten() {
             let key = String::from_utf8(bytes(command, "key")?).unwrap_or_default();
             let index = key.rsplit('/').next().unwrap_or_default();
             let index = u64::from_str_radix(index, 16).map_err(|_| format!("the key {key:?}"))?;
-            stored.commands.push((index, bytes(command, "value")?));
+            stored.commands.push(StoredCommand {
+                index,
+                bytes: bytes(command, "value")?,
+                revision: number(command.get("mod_revision")),
+            });
         }
         Ok(stored)
     }
@@ -301,6 +337,7 @@ mod tests {
             range(&[kv("nearstate/east/log/0000000000000006", b"go")]),
             range(&[kv("nearstate/east/settings", br#"[["cluster.copies","3"]]"#)]),
             range(&[kv("nearstate/east/creation", &9_u64.to_le_bytes())]),
+            range(&[kv("nearstate/east/halted", b"lost")]),
         ] });
         let stored = EtcdKeys::stored(&reply).unwrap();
         let wanted = StoredCommands {
@@ -308,7 +345,8 @@ mod tests {
             head: 6,
             snapshot: Some((5, b"state".to_vec())),
             snapshot_revision: 7,
-            commands: vec![(6, b"go".to_vec())],
+            commands: vec![StoredCommand { index: 6, bytes: b"go".to_vec(), revision: 7 }],
+            halted: Some("lost".to_owned()),
             term: 3,
             settings: Some(vec![("cluster.copies".to_owned(), "3".to_owned())]),
             creation: Some(9),

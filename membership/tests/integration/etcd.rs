@@ -326,6 +326,47 @@ fn a_host_refuses_an_etcd_that_lost_its_commands() {
     until_failed(host, "restored from an older copy");
 }
 
+/// What is left is no state on which a host may decide: others have acted on what is lost. A
+/// restarted host knows it as well, and so does one that had not learned the lost commands.
+#[test]
+fn no_host_decides_on_an_etcd_that_was_restored_from_a_backup() {
+    let mut etcd = Etcd::start(1);
+    let mut cluster = hosts(&etcd);
+    cluster.propose(1, "one");
+    for host in cluster.hosts.values() {
+        host.until_line("one");
+    }
+    // Away while the lost command is decided.
+    cluster.hosts.remove(&3);
+    let of = |name: &str| etcd.folder.path().join(name);
+    let (data, backup) = (of("0"), of("backup"));
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        let copied = Command::new("cp").arg("-a").args([from, to]).status();
+        assert!(copied.unwrap().success());
+    };
+    etcd.kill(0);
+    copy(&data, &backup);
+    etcd.run(0);
+    cluster.propose(1, "two");
+    cluster.hosts[&2].until_line("two");
+    // Only the file of host 2 tells.
+    cluster.hosts.clear();
+    etcd.kill(0);
+    std::fs::remove_dir_all(&data).unwrap();
+    copy(&backup, &data);
+    etcd.run(0);
+    for id in [2, 3, 1] {
+        let host = Host::start_etcd(cluster.config(id), etcd.settings()).unwrap();
+        cluster.hosts.insert(id, host);
+        until_failed(&cluster.hosts[&id], "etcd has lost decisions");
+    }
+    assert_eq!(etcd.count("nearstate/east/halted"), 1);
+    let before = etcd.count("nearstate/east/log/");
+    let late = cluster.hosts[&3].engine.propose_and_wait(b"x".to_vec(), Duration::from_secs(1));
+    assert!(late.is_err());
+    assert_eq!(etcd.count("nearstate/east/log/"), before);
+}
+
 #[test]
 fn a_host_with_other_decided_settings_applies_nothing_of_etcd() {
     let etcd = Etcd::start(1);

@@ -1,0 +1,123 @@
+//! What a host remembers of the commands that it has applied from etcd, in a file of its directory.
+//!
+//! An etcd that was restored from a backup has lost decisions on which hosts have acted. A running
+//! host sees that, and a restarted one by this file. Nothing is synced: with the machine's memory,
+//! the regions that have acted on the decisions are lost as well.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::keys::StoredCommand;
+
+/// The name of the file.
+const FILE: &str = "etcd-applied";
+
+/// The last command that a host has applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AppliedCommand {
+    /// The call that created the cluster.
+    creation: Option<u64>,
+    pub(super) index: u64,
+    /// Etcd's revision at which it was appended, and the check value of its bytes. `None`: it was
+    /// in a snapshot.
+    written: Option<(u64, u64)>,
+}
+
+impl AppliedCommand {
+    pub(super) fn of(command: &StoredCommand, creation: Option<u64>) -> Self {
+        let written = (command.revision, xxh3_64(&command.bytes));
+        Self { creation, index: command.index, written: Some(written) }
+    }
+
+    /// The last command in a snapshot.
+    pub(super) const fn restored(index: u64, creation: Option<u64>) -> Self {
+        Self { creation, index, written: None }
+    }
+
+    /// Is it of the cluster that was created by this call?
+    pub(super) fn is_of(&self, creation: Option<u64>) -> bool {
+        self.creation == creation
+    }
+
+    /// Has etcd another command at this index?
+    pub(super) fn differs(&self, stored: &StoredCommand) -> bool {
+        self.index == stored.index
+            && self.written.is_some()
+            && self.written != Self::of(stored, None).written
+    }
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct AppliedFile {
+    path: PathBuf,
+    known: Option<AppliedCommand>,
+}
+
+impl AppliedFile {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub(super) fn open(directory: &Path) -> io::Result<Self> {
+        let path = directory.join(FILE);
+        let known = match fs::read(&path) {
+            Ok(bytes) => Some(serde_json::from_slice(&bytes).map_err(|error| {
+                io::Error::other(format!(
+                    "{}: {error}. Remove it if etcd has lost nothing",
+                    path.display()
+                ))
+            })?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { path, known })
+    }
+
+    pub(super) const fn known(&self) -> Option<&AppliedCommand> {
+        self.known.as_ref()
+    }
+
+    /// Replaces what is known. A kill leaves the earlier or the later content.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn store(&mut self, applied: AppliedCommand) -> io::Result<()> {
+        if self.known.as_ref() == Some(&applied) {
+            return Ok(());
+        }
+        let new = self.path.with_extension("new");
+        fs::write(&new, serde_json::to_vec(&applied)?)?;
+        fs::rename(&new, &self.path)?;
+        self.known = Some(applied);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_command_is_known_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = AppliedFile::open(folder.path()).unwrap();
+        assert_eq!(file.known(), None);
+        let command =
+            |bytes: &[u8], revision| StoredCommand { index: 7, bytes: bytes.to_vec(), revision };
+        let applied = AppliedCommand::of(&command(b"go", 12), Some(9));
+        file.store(applied.clone()).unwrap();
+        let file = AppliedFile::open(folder.path()).unwrap();
+        assert_eq!(file.known(), Some(&applied));
+        assert!(applied.is_of(Some(9)) && !applied.is_of(Some(8)));
+        assert!(!applied.differs(&command(b"go", 12)));
+        assert!(applied.differs(&command(b"no", 12)) && applied.differs(&command(b"go", 13)));
+        assert!(!AppliedCommand::restored(7, Some(9)).differs(&command(b"no", 13)));
+        fs::write(&file.path, b"{").unwrap();
+        assert!(AppliedFile::open(folder.path()).is_err());
+    }
+}
