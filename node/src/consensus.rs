@@ -127,6 +127,12 @@ pub trait ConsensusEngine: Send + Sync + fmt::Debug {
 
     /// The status.
     fn status(&self) -> EngineStatus;
+
+    /// True if a host that does not vote learns no decisions. Its copy cannot count: it would
+    /// neither suspect an owner nor report what it holds.
+    fn only_voters_learn(&self) -> bool {
+        false
+    }
 }
 
 /// Called when there are events. It must not block.

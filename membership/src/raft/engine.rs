@@ -341,6 +341,10 @@ impl ConsensusEngine for RaftEngine {
         self.shared.state.take_events(out);
     }
 
+    fn only_voters_learn(&self) -> bool {
+        true
+    }
+
     fn status(&self) -> EngineStatus {
         let failure = lock(&self.shared.failure).clone();
         let applied = self.shared.state.applied();

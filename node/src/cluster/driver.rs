@@ -116,6 +116,7 @@ impl ClusterDriver {
             heard_at: BTreeMap::new(),
             tails: BTreeMap::new(),
             is_initialized: false,
+            learners: None,
             is_removed: false,
             is_outdated: false,
             wanted: BTreeSet::new(),
@@ -335,6 +336,8 @@ struct Driver {
     /// The ends of the owned logs, for the lag as a time.
     tails: BTreeMap<PartitionId, TailNotes>,
     is_initialized: bool,
+    /// The hosts that learn decisions, if not all do.
+    learners: Option<BTreeSet<u64>>,
     /// The membership has removed this host: it acts for no partition.
     is_removed: bool,
     /// The decided level is above those that this program can do: it acts for no partition.
@@ -371,6 +374,7 @@ impl Driver {
     fn tick(&mut self) {
         let engine = self.engine.status();
         self.note_removal(&engine);
+        self.note_voters(&engine);
         self.give_up_left(&engine);
         if !self.is_initialized && !engine.voters.is_empty() {
             self.is_initialized = true;
@@ -528,7 +532,9 @@ impl Driver {
                 self.step(HostInput::Behind { partition, host, connection });
             }
             PartitionInput::MemberAcknowledged { host, view, connection, position, stamp } => {
-                let Some(host) = self.host_of(host) else { return };
+                let Some(host) = self.host_of(host).filter(|host| self.learns(*host)) else {
+                    return;
+                };
                 self.members.insert((partition, host), (*position, now()));
                 self.heard_at.insert(host, now());
                 let acknowledgement = FollowerAcknowledgement {

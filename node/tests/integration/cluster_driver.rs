@@ -58,6 +58,8 @@ pub(crate) struct CommandLog {
     pub(crate) copied: Mutex<Vec<HostId>>,
     /// Hosts that cannot do the level of the cluster.
     outdated: Mutex<Vec<HostId>>,
+    /// The hosts that have lost their vote.
+    pub(crate) removed: Mutex<BTreeSet<u64>>,
     /// While exclusions are delayed: those that were proposed.
     pub(crate) exclusions: Mutex<Option<Vec<Vec<u8>>>>,
     /// Regions that could not be used, and why.
@@ -176,9 +178,15 @@ impl ConsensusEngine for TestEngine {
     }
 
     fn status(&self) -> EngineStatus {
-        let voters = HOSTS.map(|(id, _)| u64::from(id)).into();
+        let removed = locked(&self.log.removed);
+        let voters = HOSTS.map(|(id, _)| u64::from(id)).into_iter();
+        let voters = voters.filter(|id| !removed.contains(id)).collect();
         let applied = self.state.applied();
         EngineStatus { leader: Some(1), voters, applied, term: 1, ..EngineStatus::default() }
+    }
+
+    fn only_voters_learn(&self) -> bool {
+        true
     }
 }
 

@@ -6,7 +6,7 @@ use nearstate_cluster::{ClusterLevel, Command, HostId};
 use nearstate_model::Error;
 use nearstate_store::{Receipt, ReceiptState, Region, Schema, Session, lease_clock};
 
-use crate::cluster_driver::{DrivenCluster, PARTITION, until};
+use crate::cluster_driver::{DrivenCluster, PARTITION, locked, until};
 use crate::partition::WAIT_MAX;
 
 /// Looks for something that must not happen.
@@ -119,4 +119,29 @@ fn a_removal_of_an_older_state_gives_up_nothing() {
         assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
         std::thread::park_timeout(Duration::from_millis(5));
     }
+}
+
+/// It has no part in a fail-over: it learns no decisions, so it neither suspects the owner nor
+/// reports what it holds.
+#[test]
+fn a_member_that_lost_its_vote_does_not_count_although_it_follows() {
+    let mut cluster = DrivenCluster::start();
+    cluster.write(1, 0..50, 100);
+    locked(&cluster.log.removed).insert(3);
+    assert_eq!(cluster.owner_with(&[1, 2]), 1);
+    cluster.write(1, 50..100, 100);
+    for _ in 0..LOOKS {
+        assert_eq!(cluster.owner_with(&[1, 2]), 1);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    cluster.stop(1);
+    until("the second host takes over without a report of another one", || {
+        let group = cluster.host(2).driver.group(PARTITION);
+        group.is_some_and(|group| group.owner() == Some(HostId(2)))
+    });
+    locked(&cluster.log.removed).remove(&3);
+    assert_eq!(cluster.owner_with(&[2, 3]), 2);
+    cluster.run(1);
+    assert_eq!(cluster.owner_with(&[1, 2, 3]), 2);
+    cluster.assert_equal(100);
 }

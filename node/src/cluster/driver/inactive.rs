@@ -1,6 +1,6 @@
-//! When this host acts for no partition, or for one of them no longer.
+//! When this host acts for no partition, or for one of them no longer, and whose answers count.
 
-use nearstate_cluster::{GroupState, MemberRecord};
+use nearstate_cluster::{GroupState, HostId, MemberRecord};
 
 use crate::consensus::EngineStatus;
 
@@ -20,6 +20,20 @@ impl Driver {
         self.stop_acting(is_removed);
         self.notice(&ClusterNotice::Removed { is_removed });
         self.step_state();
+    }
+
+    /// Notes which hosts learn decisions.
+    pub(super) fn note_voters(&mut self, engine: &EngineStatus) {
+        if self.engine.only_voters_learn() && !engine.voters.is_empty() {
+            self.learners = Some(engine.voters.clone());
+        }
+    }
+
+    /// Does a member learn decisions? One that was removed while it was cut off may follow without
+    /// knowing it. What it answers does not count, so it does not become full, and is evicted if it
+    /// is: a fail-over would wait for its suspicion and its report.
+    pub(super) fn learns(&self, host: HostId) -> bool {
+        self.learners.as_ref().is_none_or(|voters| voters.contains(&u64::from(host.0)))
     }
 
     /// Acts for no partition, until it begins as after a start.
