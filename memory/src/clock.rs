@@ -1,6 +1,9 @@
 //! The clocks of the kernel.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+
+use nearstate_model::{Error, Result};
 
 /// The time of a kernel clock. Takes some nanoseconds and no system call. Zero if the clock does
 /// not exist.
@@ -19,20 +22,79 @@ fn clock(which: libc::clockid_t) -> Duration {
 
 /// The shift of the clock of this process in milliseconds, for tests of clocks that jump.
 #[cfg(feature = "crash-points")]
-pub(crate) static CLOCK_SHIFT_MS: std::sync::atomic::AtomicI64 =
-    std::sync::atomic::AtomicI64::new(0);
+pub(crate) static CLOCK_SHIFT_MS: AtomicI64 = AtomicI64::new(0);
 
 /// The clock of leases and promises, `CLOCK_BOOTTIME`: it never goes back, and counts the time in
-/// which the machine was suspended.
+/// which the machine was suspended. It is that of the machine also in a process whose time
+/// namespace shifts it (`time_namespaces(7)`), such as a container's.
 pub fn lease_clock() -> Duration {
-    clock(libc::CLOCK_BOOTTIME)
+    let shifted = clock(libc::CLOCK_BOOTTIME);
+    let shift = match BOOT_SHIFT_NS.load(Ordering::Relaxed) {
+        SHIFT_UNKNOWN => first_shift_ns(),
+        known => known,
+    };
+    let by = Duration::from_nanos(shift.unsigned_abs());
+    if shift < 0 { shifted + by } else { shifted.saturating_sub(by) }
+}
+
+/// How far the boot-time clock of this process is ahead of that of the machine, in nanoseconds. A
+/// process stays in its time namespace; a forked child may be in another one, and attaches anew.
+static BOOT_SHIFT_NS: AtomicI64 = AtomicI64::new(SHIFT_UNKNOWN);
+
+/// Nothing has asked for the clock.
+const SHIFT_UNKNOWN: i64 = i64::MIN;
+
+#[cold]
+fn first_shift_ns() -> i64 {
+    // A process of which it cannot be known attaches to no region.
+    let shift = read_shift_ns().unwrap_or(0);
+    BOOT_SHIFT_NS.store(shift, Ordering::Relaxed);
+    shift
+}
+
+/// Learns how the time namespace of this process shifts the clock of leases. Each attach calls it,
+/// so that leases of processes in other namespaces are judged by one clock.
+///
+/// # Errors
+/// `System`: the process has made a time namespace for its children. The kernel shows the shift of
+/// that one only.
+pub(crate) fn learn_time_namespace() -> Result<()> {
+    BOOT_SHIFT_NS.store(read_shift_ns()?, Ordering::Relaxed);
+    Ok(())
+}
+
+/// A kernel before 5.6 and a process without `/proc` know no time namespaces.
+fn read_shift_ns() -> Result<i64> {
+    let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
+    if namespace("time") != namespace("time_for_children") {
+        let detail = "this process has made a time namespace for its children (unshare), and the \
+                      kernel does not show how its own clock is shifted: attach before that, or \
+                      in a child";
+        return Err(Error::System { detail: detail.to_owned(), errno: 0 });
+    }
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    Ok(shift_ns_of(&offsets))
+}
+
+/// The shift in a file with the lines `CLOCK SECONDS NANOSECONDS`, of which only the seconds may be
+/// negative. Zero without a line of the boot-time clock.
+fn shift_ns_of(offsets: &str) -> i64 {
+    let of_line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (clock, seconds, nanos) = (words.next()?, words.next()?, words.next()?);
+        let is_boot = clock == "boottime" || clock == "7";
+        let seconds: i64 = is_boot.then(|| seconds.parse().ok()).flatten()?;
+        let nanos: i64 = nanos.parse().ok()?;
+        seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
+    };
+    offsets.lines().find_map(of_line).unwrap_or(0)
 }
 
 /// Milliseconds since 1970 at the last tick of the system clock (1 to 4 ms ago).
 pub fn now_ms_coarse() -> u64 {
     let now = u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX);
     #[cfg(feature = "crash-points")]
-    let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(std::sync::atomic::Ordering::Relaxed));
+    let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(Ordering::Relaxed));
     now
 }
 
@@ -42,7 +104,7 @@ pub fn now_ms_coarse() -> u64 {
 pub fn now_ms() -> u64 {
     let now = u64::try_from(clock(libc::CLOCK_REALTIME).as_millis()).unwrap_or(u64::MAX);
     #[cfg(feature = "crash-points")]
-    let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(std::sync::atomic::Ordering::Relaxed));
+    let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(Ordering::Relaxed));
     LAST_EXACT_MS.set(now);
     now
 }
@@ -103,6 +165,19 @@ pub fn since_boot() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_shift_of_a_time_namespace_is_that_of_the_boot_time_clock() {
+        assert_eq!(shift_ns_of("monotonic 5 0\nboottime 7 1000\n"), 7_000_001_000);
+        let padded = "monotonic          5    0\nboottime        -600    0\n";
+        assert_eq!(shift_ns_of(padded), -600_000_000_000);
+        // -1.5 s.
+        assert_eq!(shift_ns_of("7 -2 500000000"), -1_500_000_000);
+        let too_large = "boottime 9223372036854775807 0";
+        for none in ["", "monotonic 5 0", "boottime", "boottime x 0", too_large] {
+            assert_eq!(shift_ns_of(none), 0, "{none:?}");
+        }
+    }
 
     #[test]
     fn a_time_is_reached_in_the_millisecond_in_which_it_comes() {

@@ -13,7 +13,7 @@ use nearstate_model::{Error, Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::{AtomicU64, Ordering, fence};
-use crate::clock::now_ms;
+use crate::clock::{learn_time_namespace, now_ms};
 use crate::layout::{
     ARENA_BYTES, ARENAS, CATALOG, CHUNK_BYTES, CHUNK_UNITS, FLAG_FENCED, FORMAT, HEAP, MAGIC,
     MEMBER_BYTES, MEMBERS, SUPER_CHECK, SUPER_CHUNKS, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT,
@@ -384,6 +384,7 @@ impl Region {
     }
 
     fn share(map: Map, liveness_file: Option<&File>, is_fenced: bool) -> Result<Self> {
+        learn_time_namespace()?;
         let seed = map.word(SUPER_SEED)?.load(Ordering::Relaxed);
         let page = map.word(SUPER_PAGE)?.load(Ordering::Relaxed);
         let liveness = map.with_file(|file| {

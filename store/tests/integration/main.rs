@@ -70,4 +70,5 @@ mod stopped_writers;
 mod tag_declaration;
 mod tags;
 mod takeover;
+mod time_namespaces;
 mod transactions;
