@@ -513,7 +513,7 @@ impl Model for ModelGroup {
 
 /// Explores everything up to this depth. Returns how many states there are.
 pub(crate) fn explore(group: ModelGroup, depth: usize) -> usize {
-    let checker = group.checker().threads(2).target_max_depth(depth).spawn_bfs().join();
+    let checker = group.checker().target_max_depth(depth).spawn_bfs().join();
     checker.assert_no_discovery("Rules");
     checker.assert_no_discovery("Durable");
     checker.unique_state_count()
@@ -522,7 +522,7 @@ pub(crate) fn explore(group: ModelGroup, depth: usize) -> usize {
 /// Without the rule a violation is found within this depth.
 pub(crate) fn fails(switch: Switch, mut group: ModelGroup, depth: usize) {
     group.off.push(switch);
-    let checker = group.checker().threads(2).target_max_depth(depth).spawn_bfs().join();
+    let checker = group.checker().target_max_depth(depth).spawn_bfs().join();
     let found = checker.discoveries();
     let failed: Vec<_> = found.keys().filter(|name| **name != "FailOver").collect();
     println!("{switch:?}: {failed:?} of {} states", checker.unique_state_count());

@@ -412,7 +412,7 @@ impl Model for Pair {
 }
 
 fn discoveries(pair: Pair, depth: usize) -> (usize, Vec<&'static str>) {
-    let checker = pair.checker().threads(2).target_max_depth(depth).spawn_bfs().join();
+    let checker = pair.checker().target_max_depth(depth).spawn_bfs().join();
     let found = checker.discoveries().into_keys().collect();
     (checker.unique_state_count(), found)
 }
