@@ -19,7 +19,7 @@ const TABLE: &str = "verification/instructions/instructions.txt";
 const REGION: (&str, &[&str]) = ("instructions-region", &["--no-default-features"]);
 const FILL: (&str, &[&str]) = ("instructions-fill", &["--no-default-features"]);
 const FOLLOWER: (&str, &[&str]) = ("instructions-follower", &["--no-default-features"]);
-const NUMA: (&str, &[&str]) = ("instructions-numa", &["--no-default-features"]);
+const NUMA: (&str, &[&str]) = ("instructions-numa", &["--no-default-features", "--features=numa"]);
 const RESP: (&str, &[&str]) = ("instructions-resp", &["--no-default-features", "--features=resp"]);
 const NUDSF: (&str, &[&str]) =
     ("instructions-nudsf", &["--no-default-features", "--features=nudsf"]);
