@@ -72,7 +72,7 @@ impl RequestContext {
 /// Answers a request that arrived at this reading of the core's clock.
 pub(crate) async fn respond(
     context: &RequestContext,
-    request: (Parts, RequestBody),
+    request: (&Parts, RequestBody),
     arrived: u64,
 ) -> Reply {
     let mut guard = RequestGuard::new(&context.state);
@@ -86,7 +86,7 @@ pub(crate) async fn respond(
 
 async fn serve(
     context: &RequestContext,
-    (head, body): (Parts, RequestBody),
+    (head, body): (&Parts, RequestBody),
     (guard, operation): (&mut RequestGuard, &mut Option<usize>),
     arrived: u64,
 ) -> Result<Reply, Problem> {
@@ -98,7 +98,7 @@ async fn serve(
     context.load.probe(&context.core);
     context.load.admit(sbi.priority, context.repository.settings.overload_delay)?;
     context.authorize(&head.headers, path.spec.scope).await?;
-    let execution = execute_request(context, (&head, body), &path, guard);
+    let execution = execute_request(context, (head, body), &path, guard);
     match sbi.remaining {
         None => execution.await,
         Some(Duration::ZERO) => Err(timed_out()),
@@ -133,25 +133,20 @@ async fn execute_request(
         OperationContext::new((repository, state), path, (&head.headers, origin), body)?;
     let reply = execute(&operation).await;
     // What is committed was checked before the commit, and is not refused any more.
-    if operation.has_committed() {
-        return Ok(when_replicated(context, &operation, reply).await);
+    if !operation.has_committed() {
+        operation.check_reply(&reply)?;
     }
-    operation.check_reply(&reply)?;
-    Ok(when_replicated(context, &operation, reply).await)
+    match operation.owed(&reply) {
+        Ok(Receipt::NONE) => Ok(reply),
+        Ok(receipt) => Ok(when_replicated(context, receipt, reply).await),
+        Err(error) => Err(Problem::from(error)),
+    }
 }
 
-/// Waits until the commits of a request are replicated, if those of its storage must be
-/// (`docs/decisions/029-policies.md`). The core, and other requests of the connection, go on.
-async fn when_replicated(
-    context: &RequestContext,
-    operation: &OperationContext<'_>,
-    reply: Reply,
-) -> Reply {
-    let receipt = match operation.owed(&reply) {
-        Ok(Receipt::NONE) => return reply,
-        Ok(receipt) => receipt,
-        Err(error) => return Reply::problem(&Problem::from(error)),
-    };
+/// Waits until the commits of a request, up to this receipt, are replicated, because those of its
+/// storage must be (`docs/decisions/029-policies.md`). The core, and other requests of the
+/// connection, go on.
+async fn when_replicated(context: &RequestContext, receipt: Receipt, reply: Reply) -> Reply {
     // Responses with what was there before may be large.
     let _counted = CountedBytes::new(reply.body_bytes(), &context.state);
     let limit = context.repository.settings.replication_wait;
