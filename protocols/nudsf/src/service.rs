@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hyper::Method;
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
+use hyper::{Method, Version};
 use nearstate_node::Core;
 use nearstate_node::executor::timeout;
 use nearstate_store::{Receipt, now_ms};
@@ -84,12 +84,21 @@ pub(crate) async fn respond(
     reply
 }
 
+/// A request of HTTP/1.1 names its host exactly once (RFC 9112, section 3.2).
+fn check_host(head: &Parts) -> Result<(), Problem> {
+    if head.version != Version::HTTP_11 || head.headers.get_all(HOST).iter().count() == 1 {
+        return Ok(());
+    }
+    Err(Problem::form("header Host", "must occur exactly once"))
+}
+
 async fn serve(
     context: &RequestContext,
     (head, body): (&Parts, RequestBody),
     (guard, operation): (&mut RequestGuard, &mut Option<usize>),
     arrived: u64,
 ) -> Result<Reply, Problem> {
+    check_host(head)?;
     let path = request_path::parse(&head.method, &head.uri)?;
     *operation = Some(path.spec.operation as usize);
     let clock = context.core.clock();
@@ -115,7 +124,7 @@ async fn execute_request(
     guard: &mut RequestGuard,
 ) -> Result<Reply, Problem> {
     let authority = head.uri.authority().map(hyper::http::uri::Authority::as_str);
-    let host = || head.headers.get(hyper::header::HOST).and_then(|value| value.to_str().ok());
+    let host = || head.headers.get(HOST).and_then(|value| value.to_str().ok());
     let authority = authority.or_else(host).unwrap_or("localhost");
     let origin = (context.scheme, authority);
     // A body of another request is read and ignored by HTTP itself.

@@ -21,6 +21,7 @@ use crate::record::{
 };
 use crate::reply::Reply;
 use crate::repository::{OperationRefusal, for_write, no_record, require_exact};
+use crate::request_path::check_new_id;
 use crate::tags::is_reserved;
 
 /// The media type of a record.
@@ -35,7 +36,7 @@ pub(super) fn check_block_id(id: &str) -> Result<(), Problem> {
         && !id.eq_ignore_ascii_case("meta")
         && !is_reserved(id);
     if is_valid {
-        return Ok(());
+        return check_new_id(id, "{blockId}");
     }
     let reason = format!(
         "must have 1 to {BLOCK_NAME_BYTES_MAX} bytes, no control characters and no outer spaces, \
@@ -180,6 +181,7 @@ fn may_set_callback(items: &[PatchItem]) -> bool {
 
 /// `CreateOrModifyRecord`.
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    check_new_id(&context.path.id, "{recordId}")?;
     let draft = record_draft(context)?;
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, OperationRefusal> {
         let view = txn.get(context.storage.records, context.key())?;
