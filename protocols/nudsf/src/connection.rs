@@ -41,7 +41,7 @@ impl Service<Request<Incoming>> for RequestService {
         let arrived = context.core.clock().now();
         Box::pin(async move {
             let (head, body) = request.into_parts();
-            let reply = respond(&context, (head, RequestBody::One(body)), arrived).await;
+            let reply = respond(&context, (&head, RequestBody::One(body)), arrived).await;
             Ok(reply.into_response().map(|bytes| CountedBody::new(bytes, &context.state)))
         })
     }

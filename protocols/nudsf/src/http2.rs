@@ -142,7 +142,7 @@ async fn serve_stream(new: NewStream) {
     let (head, body) = request.into_parts();
     let is_head = head.method == Method::HEAD;
     let reply = {
-        let mut reply = pin!(respond(&context, (head, RequestBody::Two(body)), arrived));
+        let mut reply = pin!(respond(&context, (&head, RequestBody::Two(body)), arrived));
         poll_fn(|cx| match reply.as_mut().poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Some(reply)),
             // The client resets the stream, or the connection has ended.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
+use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use nearstate_model::Error;
 use nearstate_store::{Namespace, OwnerLease, Receipt, ReplicationPolicy, Txn, now_ms};
@@ -40,6 +40,11 @@ pub(crate) struct OperationContext<'r> {
     has_committed: Cell<bool>,
     /// The last commit of the request that must be replicated before it is answered.
     owed: Cell<Receipt>,
+}
+
+/// The first value of a header. Most requests have few: no search hashes a name.
+fn first<'h>(headers: &'h HeaderMap, wanted: &HeaderName) -> Option<&'h HeaderValue> {
+    headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
 /// True for an error that tells of no record: the request, its client or the node is the reason.
@@ -217,7 +222,7 @@ impl<'r> OperationContext<'r> {
     /// # Errors
     /// 415.
     pub(crate) fn require_media(&self, wanted: &str) -> Result<&str, Problem> {
-        let given = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let given = first(self.headers, &CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let given = given.unwrap_or_default();
         if is_media_type(given, wanted) {
             self.require_no_coding()?;
@@ -233,6 +238,9 @@ impl<'r> OperationContext<'r> {
     /// # Errors
     /// 415, with what is accepted (RFC 9110, 12.5.3).
     pub(crate) fn require_no_coding(&self) -> Result<(), Problem> {
+        if first(self.headers, &CONTENT_ENCODING).is_none() {
+            return Ok(());
+        }
         let mut codings = self.headers.get_all(CONTENT_ENCODING).iter();
         if codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
             return Ok(());

@@ -37,23 +37,23 @@ pub(crate) const ATTRIBUTES_BLOCK: &str = "\u{1}nudsf";
 /// The tag with the attributes of a record with one unnamed block.
 pub(crate) const ATTRIBUTES_TAG: &str = "\u{1}nudsf";
 
-/// A block as a client writes it.
+/// A block as a client writes it. Texts of a request are not copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BlockDraft {
-    pub(crate) id: String,
-    pub(crate) content_type: String,
-    pub(crate) encoding: String,
+pub(crate) struct BlockDraft<'d> {
+    pub(crate) id: Cow<'d, str>,
+    pub(crate) content_type: Cow<'d, str>,
+    pub(crate) encoding: Cow<'d, str>,
     pub(crate) bytes: Bytes,
 }
 
 /// A record as a client writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RecordDraft {
+pub(crate) struct RecordDraft<'d> {
     pub(crate) meta: RecordMeta,
-    pub(crate) blocks: Vec<BlockDraft>,
+    pub(crate) blocks: Vec<BlockDraft<'d>>,
 }
 
-impl BlockDraft {
+impl BlockDraft<'_> {
     /// The entity tag of the block.
     pub(crate) fn etag(&self) -> String {
         digest_etag(block_digest(&self.content_type, &self.encoding, &self.bytes))
@@ -70,7 +70,7 @@ impl BlockDraft {
     }
 }
 
-impl RecordDraft {
+impl RecordDraft<'_> {
     /// The record as a `multipart/mixed` body: its content type and its bytes.
     pub(crate) fn to_multipart(&self, seed: u64) -> (String, Vec<u8>) {
         let blocks: Vec<StoredBlock<'_>> = self.blocks.iter().map(BlockDraft::as_stored).collect();
@@ -134,11 +134,11 @@ impl<'v> StoredBlock<'v> {
     }
 
     /// The block as a draft.
-    pub(crate) fn to_draft(self) -> BlockDraft {
+    pub(crate) fn to_draft(self) -> BlockDraft<'v> {
         BlockDraft {
-            id: self.id.to_owned(),
-            content_type: self.content_type.to_owned(),
-            encoding: self.encoding.to_owned(),
+            id: Cow::Borrowed(self.id),
+            content_type: Cow::Borrowed(self.content_type),
+            encoding: Cow::Borrowed(self.encoding),
             bytes: Bytes::copy_from_slice(self.bytes),
         }
     }
@@ -321,7 +321,7 @@ impl<'v> StoredRecord<'v> {
     }
 
     /// The record as a draft, which copies its blocks.
-    pub(crate) fn to_draft(&self) -> RecordDraft {
+    pub(crate) fn to_draft(&self) -> RecordDraft<'_> {
         let blocks = self.blocks().into_iter().map(StoredBlock::to_draft).collect();
         RecordDraft { meta: self.meta(), blocks }
     }
@@ -396,7 +396,7 @@ pub(crate) struct RecordPlace<'k> {
 
 /// The attributes of a draft that replaces a record. Times of what does not change are kept.
 fn attributes_of<'d>(
-    draft: &'d RecordDraft,
+    draft: &'d RecordDraft<'_>,
     old: Option<&Attributes<'_>>,
     now_ms: u64,
 ) -> Attributes<'d> {
@@ -429,7 +429,7 @@ fn attributes_of<'d>(
 pub(crate) fn write_record(
     txn: &Txn<'_>,
     place: RecordPlace<'_>,
-    draft: &RecordDraft,
+    draft: &RecordDraft<'_>,
     old: Option<&StoredRecord<'_>>,
 ) -> nearstate_model::Result<()> {
     let old = old.and_then(|old| old.attributes.as_ref());
@@ -461,7 +461,7 @@ pub(crate) fn write_one_block(
     txn: &Txn<'_>,
     place: RecordPlace<'_>,
     old: &StoredRecord<'_>,
-    (id, block): (&str, Option<&BlockDraft>),
+    (id, block): (&str, Option<&BlockDraft<'_>>),
 ) -> nearstate_model::Result<()> {
     let mut attributes = match old.view.form() {
         Form::Blocks => old.attributes.clone().unwrap_or_default(),

@@ -96,8 +96,13 @@ impl Reply {
     /// Adds `ETag`, and `Last-Modified` if it is known. `no-cache` lets caches keep the response
     /// and asks them to validate it each time: another client may change the resource at any time.
     /// The contract wants `max-age` in it.
-    pub(crate) fn validated(mut self, validators: &Validators) -> Self {
-        self.append_text(ETAG, validators.etag.clone());
+    pub(crate) fn validated(self, validators: &Validators) -> Self {
+        self.validated_by(validators.clone())
+    }
+
+    /// As [`Self::validated`], without a copy.
+    pub(crate) fn validated_by(mut self, validators: Validators) -> Self {
+        self.append_text(ETAG, validators.etag);
         if let Some(date) = validators.modified_ms.and_then(http_date) {
             self.append(LAST_MODIFIED, date);
         }

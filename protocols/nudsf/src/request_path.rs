@@ -60,6 +60,20 @@ pub(crate) fn encode_segment(segment: &str) -> String {
     utf8_percent_encode(segment, SEGMENT).to_string()
 }
 
+/// Checks the id of a resource that a client creates. One of another interface that could not be
+/// created here is read, changed and deleted all the same.
+///
+/// # Errors
+/// 400: a dot segment, which clients and proxies remove from a path (RFC 3986, section 5.2.4), also
+/// if it is percent-encoded; or control characters, which many of them refuse.
+pub(crate) fn check_new_id(id: &str, name: &str) -> Result<(), Problem> {
+    if id != "." && id != ".." && !id.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let reason = "must not be `.` or `..`, and has no control characters";
+    Err(Problem::parameter("MANDATORY_IE_INCORRECT", name, reason))
+}
+
 /// Records of a storage, or parts of them, as a URI names them. Ids are decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MonitoredResource {

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hyper::Method;
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
+use hyper::{Method, Version};
 use nearstate_node::Core;
 use nearstate_node::executor::timeout;
 use nearstate_store::{Receipt, now_ms};
@@ -72,7 +72,7 @@ impl RequestContext {
 /// Answers a request that arrived at this reading of the core's clock.
 pub(crate) async fn respond(
     context: &RequestContext,
-    request: (Parts, RequestBody),
+    request: (&Parts, RequestBody),
     arrived: u64,
 ) -> Reply {
     let mut guard = RequestGuard::new(&context.state);
@@ -84,12 +84,21 @@ pub(crate) async fn respond(
     reply
 }
 
+/// A request of HTTP/1.1 names its host exactly once (RFC 9112, section 3.2).
+fn check_host(head: &Parts) -> Result<(), Problem> {
+    if head.version != Version::HTTP_11 || head.headers.get_all(HOST).iter().count() == 1 {
+        return Ok(());
+    }
+    Err(Problem::form("header Host", "must occur exactly once"))
+}
+
 async fn serve(
     context: &RequestContext,
-    (head, body): (Parts, RequestBody),
+    (head, body): (&Parts, RequestBody),
     (guard, operation): (&mut RequestGuard, &mut Option<usize>),
     arrived: u64,
 ) -> Result<Reply, Problem> {
+    check_host(head)?;
     let path = request_path::parse(&head.method, &head.uri)?;
     *operation = Some(path.spec.operation as usize);
     let clock = context.core.clock();
@@ -98,7 +107,7 @@ async fn serve(
     context.load.probe(&context.core);
     context.load.admit(sbi.priority, context.repository.settings.overload_delay)?;
     context.authorize(&head.headers, path.spec.scope).await?;
-    let execution = execute_request(context, (&head, body), &path, guard);
+    let execution = execute_request(context, (head, body), &path, guard);
     match sbi.remaining {
         None => execution.await,
         Some(Duration::ZERO) => Err(timed_out()),
@@ -115,7 +124,7 @@ async fn execute_request(
     guard: &mut RequestGuard,
 ) -> Result<Reply, Problem> {
     let authority = head.uri.authority().map(hyper::http::uri::Authority::as_str);
-    let host = || head.headers.get(hyper::header::HOST).and_then(|value| value.to_str().ok());
+    let host = || head.headers.get(HOST).and_then(|value| value.to_str().ok());
     let authority = authority.or_else(host).unwrap_or("localhost");
     let origin = (context.scheme, authority);
     // A body of another request is read and ignored by HTTP itself.
@@ -133,25 +142,20 @@ async fn execute_request(
         OperationContext::new((repository, state), path, (&head.headers, origin), body)?;
     let reply = execute(&operation).await;
     // What is committed was checked before the commit, and is not refused any more.
-    if operation.has_committed() {
-        return Ok(when_replicated(context, &operation, reply).await);
+    if !operation.has_committed() {
+        operation.check_reply(&reply)?;
     }
-    operation.check_reply(&reply)?;
-    Ok(when_replicated(context, &operation, reply).await)
+    match operation.owed(&reply) {
+        Ok(Receipt::NONE) => Ok(reply),
+        Ok(receipt) => Ok(when_replicated(context, receipt, reply).await),
+        Err(error) => Err(Problem::from(error)),
+    }
 }
 
-/// Waits until the commits of a request are replicated, if those of its storage must be
-/// (`docs/decisions/029-policies.md`). The core, and other requests of the connection, go on.
-async fn when_replicated(
-    context: &RequestContext,
-    operation: &OperationContext<'_>,
-    reply: Reply,
-) -> Reply {
-    let receipt = match operation.owed(&reply) {
-        Ok(Receipt::NONE) => return reply,
-        Ok(receipt) => receipt,
-        Err(error) => return Reply::problem(&Problem::from(error)),
-    };
+/// Waits until the commits of a request, up to this receipt, are replicated, because those of its
+/// storage must be (`docs/decisions/029-policies.md`). The core, and other requests of the
+/// connection, go on.
+async fn when_replicated(context: &RequestContext, receipt: Receipt, reply: Reply) -> Reply {
     // Responses with what was there before may be large.
     let _counted = CountedBytes::new(reply.body_bytes(), &context.state);
     let limit = context.repository.settings.replication_wait;

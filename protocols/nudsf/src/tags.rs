@@ -66,7 +66,11 @@ fn prefix_of(text: &str) -> u64 {
     if let Some(first) = text.as_bytes().first_chunk::<8>() {
         return u64::from_be_bytes(*first);
     }
-    text.bytes().chain(std::iter::repeat(0)).take(8).fold(0, |all, byte| all << 8 | u64::from(byte))
+    let mut first = [0; 8];
+    for (place, byte) in first.iter_mut().zip(text.bytes()) {
+        *place = byte;
+    }
+    u64::from_be_bytes(first)
 }
 
 impl MetaTags {

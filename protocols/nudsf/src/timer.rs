@@ -11,6 +11,8 @@
 //!                                                     deleteAfter seconds later, if it is present
 //! ```
 
+use std::cell::RefCell;
+
 use hyper::body::Bytes;
 use nearstate_model::limits::TAGS_MAX;
 use nearstate_store::{Metadata, Namespace, Txn};
@@ -53,6 +55,14 @@ fn push_json(value: &Value, bytes: &mut Vec<u8>) {
     let written = serde_json::to_writer(bytes, value);
     debug_assert!(written.is_ok(), "a value in memory has a text");
 }
+
+thread_local! {
+    /// A timer as it is stored, while it is written.
+    static STORED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes of it that are kept.
+const STORED_KEPT_MAX: usize = 4 << 10;
 
 /// A timer.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,7 +166,8 @@ impl Timer {
             Some(_) => text.clone(),
             // The object is not empty.
             None => {
-                let mut with_id = String::with_capacity(text.len() + id.len() + 16);
+                // Exact for most ids: the buffer would be moved otherwise.
+                let mut with_id = String::with_capacity(text.len() + id.len() + 13);
                 with_id.push_str("{\"timerId\":");
                 push_json_text(id, &mut with_id);
                 with_id.push(',');
@@ -309,10 +320,15 @@ impl Timer {
         if kept_until_ms.is_some() {
             tags.push((EXPIRED_TAG, EXPIRED));
         }
-        let mut bytes = Vec::with_capacity(8 + self.text.len());
-        bytes.extend_from_slice(&now_ms.to_le_bytes());
-        bytes.extend_from_slice(&self.text);
-        txn.put_with_metadata(namespace, key, &bytes, Metadata { tags: &tags, expires_ms: 0 })
+        STORED.with_borrow_mut(|bytes| {
+            bytes.clear();
+            bytes.extend_from_slice(&now_ms.to_le_bytes());
+            bytes.extend_from_slice(&self.text);
+            let metadata = Metadata { tags: &tags, expires_ms: 0 };
+            let done = txn.put_with_metadata(namespace, key, bytes, metadata);
+            bytes.shrink_to(STORED_KEPT_MAX);
+            done
+        })
     }
 }
 

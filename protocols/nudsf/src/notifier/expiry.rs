@@ -355,7 +355,9 @@ fn expire_timer(
     let (kind, order) = (NotificationKind::TimerExpiry, order_of(namespace, key));
     let notified_max = if timer.callback.is_some() { REPETITIONS_MISSED_MAX } else { 1 };
     let skipped = timer.missed(now_ms).saturating_sub(notified_max);
-    if let (1.., AfterExpiry::Again(next)) = (skipped, timer.after_expiries(skipped)) {
+    if skipped > 0
+        && let AfterExpiry::Again(next) = timer.after_expiries(skipped)
+    {
         taken.dropped += if timer.callback.is_some() { skipped } else { 0 };
         timer = *next;
     }

@@ -1,5 +1,7 @@
 //! Operations on the blocks of a record.
 
+use std::borrow::Cow;
+
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName};
 use nearstate_store::Txn;
@@ -59,7 +61,7 @@ pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     if let Some(reply) = context.read_refusal(&validators) {
         return Ok(reply);
     }
-    Ok(with_block(StatusCode::OK, &block).validated(&validators))
+    Ok(with_block(StatusCode::OK, &block).validated_by(validators))
 }
 
 fn place<'c>(context: &'c OperationContext<'_>) -> RecordPlace<'c> {
@@ -67,10 +69,13 @@ fn place<'c>(context: &'c OperationContext<'_>) -> RecordPlace<'c> {
 }
 
 /// A header of the request that is kept with the block.
-fn kept_header(context: &OperationContext<'_>, name: &HeaderName) -> Result<String, Problem> {
-    let Some(value) = context.headers.get(name) else { return Ok(String::new()) };
+fn kept_header<'c>(
+    context: &OperationContext<'c>,
+    name: &HeaderName,
+) -> Result<Cow<'c, str>, Problem> {
+    let Some(value) = context.headers.get(name) else { return Ok(Cow::Borrowed("")) };
     match value.to_str() {
-        Ok(text) if text.len() <= PART_HEADER_BYTES_MAX => Ok(text.to_owned()),
+        Ok(text) if text.len() <= PART_HEADER_BYTES_MAX => Ok(Cow::Borrowed(text)),
         _ => {
             let reason = format!("must have at most {PART_HEADER_BYTES_MAX} visible characters");
             Err(Problem::form(format!("header {name}"), reason))
@@ -84,7 +89,7 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
     check_block_id(id)?;
     context.require_no_coding()?;
     let draft = BlockDraft {
-        id: id.to_owned(),
+        id: Cow::Borrowed(id),
         content_type: kept_header(context, &CONTENT_TYPE)?,
         encoding: kept_header(context, &CONTENT_TRANSFER_ENCODING)?,
         bytes: context.body.clone(),
@@ -119,7 +124,7 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
             Reply::empty(StatusCode::CREATED).located(&uri)
         }
     };
-    Ok(reply.validated(&validators))
+    Ok(reply.validated_by(validators))
 }
 
 /// `DeleteBlock`.

@@ -1,5 +1,6 @@
 //! Operations on one record: GET, PUT, PATCH, DELETE, and its meta.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use hyper::StatusCode;
@@ -20,6 +21,7 @@ use crate::record::{
 };
 use crate::reply::Reply;
 use crate::repository::{OperationRefusal, for_write, no_record, require_exact};
+use crate::request_path::check_new_id;
 use crate::tags::is_reserved;
 
 /// The media type of a record.
@@ -34,7 +36,7 @@ pub(super) fn check_block_id(id: &str) -> Result<(), Problem> {
         && !id.eq_ignore_ascii_case("meta")
         && !is_reserved(id);
     if is_valid {
-        return Ok(());
+        return check_new_id(id, "{blockId}");
     }
     let reason = format!(
         "must have 1 to {BLOCK_NAME_BYTES_MAX} bytes, no control characters and no outer spaces, \
@@ -56,11 +58,11 @@ fn check_ttl(
 }
 
 /// The blocks of a body after its first part.
-fn block_drafts(parts: &[BodyPart<'_>]) -> Result<Vec<BlockDraft>, Problem> {
+fn block_drafts<'b>(parts: &[BodyPart<'b>]) -> Result<Vec<BlockDraft<'b>>, Problem> {
     // Comparing few ids takes less time than building a set of them.
     const FEW: usize = 8;
     let (mut seen, is_few) = (BTreeSet::new(), parts.len() <= FEW);
-    let mut blocks: Vec<BlockDraft> = Vec::with_capacity(parts.len());
+    let mut blocks: Vec<BlockDraft<'_>> = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
         let Some(id) = part.id else {
             return Err(Problem::form(format!("part {} Content-Id", index + 2), "is required"));
@@ -73,9 +75,9 @@ fn block_drafts(parts: &[BodyPart<'_>]) -> Result<Vec<BlockDraft>, Problem> {
             return Err(Problem::form(format!("part {} Content-Id", index + 2), reason));
         }
         blocks.push(BlockDraft {
-            id: id.to_owned(),
-            content_type: part.content_type.unwrap_or_default().to_owned(),
-            encoding: part.encoding.unwrap_or_default().to_owned(),
+            id: Cow::Borrowed(id),
+            content_type: Cow::Borrowed(part.content_type.unwrap_or_default()),
+            encoding: Cow::Borrowed(part.encoding.unwrap_or_default()),
             bytes: part.bytes.clone(),
         });
     }
@@ -96,7 +98,7 @@ fn split_parts<'c>(
     Ok((head, parts))
 }
 
-fn record_draft(context: &OperationContext<'_>) -> Result<RecordDraft, Problem> {
+fn record_draft<'c>(context: &'c OperationContext<'_>) -> Result<RecordDraft<'c>, Problem> {
     let (head, parts) = split_parts(context, "meta")?;
     if head.id.is_some_and(|id| !id.eq_ignore_ascii_case("meta")) {
         return Err(Problem::form("part 1 Content-Id", "must be meta"));
@@ -131,7 +133,7 @@ pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     if let Some(reply) = context.read_refusal(&validators) {
         return Ok(reply);
     }
-    Ok(with_record(StatusCode::OK, &record).validated(&validators))
+    Ok(with_record(StatusCode::OK, &record).validated_by(validators))
 }
 
 /// The validators of a record after a commit that wrote it.
@@ -179,6 +181,7 @@ fn may_set_callback(items: &[PatchItem]) -> bool {
 
 /// `CreateOrModifyRecord`.
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    check_new_id(&context.path.id, "{recordId}")?;
     let draft = record_draft(context)?;
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, OperationRefusal> {
         let view = txn.get(context.storage.records, context.key())?;
@@ -214,7 +217,7 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
             reply.located(&context.record_uri(&context.path.id))
         }
     };
-    Ok(reply.validated(&validators))
+    Ok(reply.validated_by(validators))
 }
 
 /// `DeleteRecord`.
@@ -251,7 +254,7 @@ pub(super) fn get_meta(context: &OperationContext<'_>) -> Result<Reply, Reply> {
         return Ok(reply);
     }
     let reply = Reply::with_body(StatusCode::OK, "application/json", text.to_owned());
-    Ok(reply.validated(&validators))
+    Ok(reply.validated_by(validators))
 }
 
 /// `UpdateMeta`. Items that fail are discarded and reported with 200; a `test` that fails discards
@@ -366,9 +369,9 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
 /// The document of a patch has an object in the place of each block: `{"stored": index}` for one of
 /// the record, `{"part": index}` for one of the request. Values of items that name a part become
 /// such objects, so that no value of a client is taken for one.
-fn refer_to_parts(mut document: Value, parts: &[BlockDraft]) -> Value {
+fn refer_to_parts(mut document: Value, parts: &[BlockDraft<'_>]) -> Value {
     let refer = |value: &mut Value| {
-        let index = parts.iter().position(|part| Some(part.id.as_str()) == value.as_str());
+        let index = parts.iter().position(|part| Some(&*part.id) == value.as_str());
         *value = match index {
             Some(index) => json!({"part": index}),
             None => json!({"missing": value.as_str().unwrap_or_default()}),
@@ -413,19 +416,19 @@ fn foreign_paths(items: &[PatchItem]) -> Vec<patch::FailedItem> {
     failed
 }
 
-fn patched_draft(
+fn patched_draft<'d>(
     context: &OperationContext<'_>,
-    old: &StoredRecord<'_>,
-    (items, parts): (&[PatchItem], &[BlockDraft]),
-) -> Result<RecordDraft, OperationRefusal> {
+    old: &'d StoredRecord<'_>,
+    (items, parts): (&[PatchItem], &'d [BlockDraft<'d>]),
+) -> Result<RecordDraft<'d>, OperationRefusal> {
     let stored = old.to_draft();
     let blocks = stored.blocks.iter().enumerate();
     let blocks: serde_json::Map<String, Value> =
-        blocks.map(|(index, block)| (block.id.clone(), json!({"stored": index}))).collect();
+        blocks.map(|(index, block)| (block.id.to_string(), json!({"stored": index}))).collect();
     let mut document = json!({"meta": stored.meta.to_json(), "blocks": blocks});
     let known: BTreeMap<&str, usize> =
-        stored.blocks.iter().enumerate().map(|(index, block)| (block.id.as_str(), index)).collect();
-    let build = |document: &Value| -> Result<RecordDraft, Problem> {
+        stored.blocks.iter().enumerate().map(|(index, block)| (&*block.id, index)).collect();
+    let build = |document: &Value| -> Result<RecordDraft<'d>, Problem> {
         let meta = match document.get("meta") {
             None => RecordMeta::default(),
             Some(meta) => meta_of(context, meta, &stored.meta)?,
@@ -448,10 +451,10 @@ fn patched_draft(
         for (id, reference) in object {
             check_block_id(id)?;
             let block = referred(reference, &stored.blocks, parts)?;
-            blocks.push(BlockDraft { id: id.clone(), ..block.clone() });
+            blocks.push(BlockDraft { id: Cow::Owned(id.clone()), ..block.clone() });
         }
         // The order of the record, then that of the ids.
-        blocks.sort_by_key(|block| known.get(block.id.as_str()).copied().unwrap_or(usize::MAX));
+        blocks.sort_by_key(|block| known.get(&*block.id).copied().unwrap_or(usize::MAX));
         Ok(RecordDraft { meta, blocks })
     };
     let mut failed = foreign_paths(items);
@@ -466,11 +469,11 @@ fn patched_draft(
 }
 
 /// The block that a reference of the document names.
-fn referred<'b>(
+fn referred<'b, 'd>(
     reference: &Value,
-    stored: &'b [BlockDraft],
-    parts: &'b [BlockDraft],
-) -> Result<&'b BlockDraft, Problem> {
+    stored: &'b [BlockDraft<'d>],
+    parts: &'b [BlockDraft<'d>],
+) -> Result<&'b BlockDraft<'d>, Problem> {
     let object = reference.as_object().filter(|object| object.len() == 1);
     let (name, value) = object.and_then(|object| object.iter().next()).unzip();
     let index = value.and_then(Value::as_u64).and_then(|index| usize::try_from(index).ok());

@@ -25,7 +25,7 @@ use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::OperationRefusal;
-use crate::request_path::encode_segment;
+use crate::request_path::{check_new_id, encode_segment};
 use crate::tags::is_reserved;
 
 /// Buckets of an index that a part of a declaration of tags examines: some tens of microseconds.
@@ -305,6 +305,7 @@ fn adds_requirements(new: &[SchemaTag], old: &[SchemaTag]) -> bool {
 
 /// `CreateOrModifyMetaSchema`.
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    check_new_id(&context.path.id, "{schemaId}")?;
     let value = context.json("application/json")?;
     let id = text(value.as_object().unwrap_or(&Map::new()), "schemaId", "")
         .map_err(Problem::of_required_attribute)?;

@@ -18,6 +18,7 @@ use crate::problem::Problem;
 use crate::reply::Reply;
 use crate::reply_body::SearchMemory;
 use crate::repository::OperationRefusal;
+use crate::request_path::check_new_id;
 use crate::timer::{DUE_TAG, EXPIRED, EXPIRED_TAG, Timer};
 
 fn no_timer(id: &str) -> Problem {
@@ -148,6 +149,7 @@ fn check_conditions(
 
 /// `CreateOrModifyTimer`.
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    check_new_id(&context.path.id, "{timerId}")?;
     context.require_media("application/json")?;
     let timer = Timer::read(&context.body, &context.path.id)?;
     timer.check_tags()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nearstate_node::ConnectionLimits;
 
-use crate::fixture::{MIXED, STORAGE, TestNode, node, node_with, record_body};
+use crate::fixture::{JSON, MIXED, STORAGE, TestNode, node, node_with, record_body};
 use crate::http2::{Http2Client, with_http2};
 
 #[test]
@@ -35,6 +35,60 @@ fn req_unknown_paths_and_methods_have_a_problem() {
     let reply = client.send("POST", "/records", &[], "");
     assert_eq!(reply.is(405, "METHOD_NOT_ALLOWED").header("allow"), Some("GET, DELETE"));
     client.send("TRACE", "/records/a", &[], "").is(405, "METHOD_NOT_ALLOWED");
+}
+
+#[test]
+fn req_a_request_of_http_1_1_names_its_host_exactly_once() {
+    let node = node();
+    let request = |version: &str, hosts: &str| {
+        let mut client = node.client();
+        let head = format!("GET {STORAGE}/records/none HTTP/{version}\r\n{hosts}\r\n");
+        client.stream.get_mut().write_all(head.as_bytes()).unwrap();
+        client.read("GET")
+    };
+    for hosts in ["", "Host: a\r\nHost: a\r\n"] {
+        request("1.1", hosts).is(400, "INVALID_MSG_FORMAT");
+    }
+    request("1.1", "Host: a\r\n").is(404, "RECORD_NOT_FOUND");
+    request("1.0", "").is(404, "RECORD_NOT_FOUND");
+}
+
+#[test]
+fn req_ids_that_clients_and_proxies_change_or_refuse_are_not_created() {
+    let node = node();
+    let mut client = node.client();
+    for id in [".", "..", "%2E", ".%2e", "a%00b", "%7F", "%C2%85"] {
+        let path = format!("/records/{id}");
+        let body = record_body("{}", &[]);
+        client.send("PUT", &path, &[MIXED], body).is(400, "MANDATORY_IE_INCORRECT");
+        client.get(&path).is(404, "RECORD_NOT_FOUND");
+    }
+    for id in ["...", ".a", "a%2Fb", "%C3%A9"] {
+        client.put_record(id, "{}", &[("a", "text")]).is(201, "");
+        assert_eq!(client.get(&format!("/records/{id}/blocks/a")).text(), "text");
+    }
+    let path = "/records/.a/blocks/..";
+    client.send("PUT", path, &[], "text").is(400, "MANDATORY_IE_INCORRECT");
+    let timers = STORAGE.replace("nudsf-dr", "nudsf-timer");
+    let timer = r#"{"expires":"2999-01-01T00:00:00Z"}"#;
+    let path = format!("{timers}/timers/..");
+    client.send("PUT", &path, &[JSON], timer).is(400, "MANDATORY_IE_INCORRECT");
+    let schema = r#"{"schemaId":".","metaTags":[]}"#;
+    client.send("PUT", "/meta-schemas/.", &[JSON], schema).is(400, "MANDATORY_IE_INCORRECT");
+}
+
+#[test]
+fn req_a_large_head_over_http_2_is_answered_with_431_and_the_connection_stays() {
+    let node = node();
+    with_http2(&node, async |mut client: Http2Client| {
+        for (bytes, status) in [(70_000, 431), (1, 404)] {
+            let uri = format!("http://udsf.example{STORAGE}/records/none");
+            let request = hyper::Request::get(uri).header("x-long", "x".repeat(bytes));
+            client.ready().await.unwrap();
+            let reply = client.send_request(request.body(String::new()).unwrap()).await.unwrap();
+            assert_eq!(reply.status().as_u16(), status);
+        }
+    });
 }
 
 #[test]
