@@ -114,8 +114,9 @@ impl Published {
             full: group.full().clone(),
             is_degraded: group.degraded().is_some(),
             is_degraded_owner_silent: self.missed.contains(&partition),
+            is_drain_undecided: copy.undecided().is_some(),
             is_complete: matches!(facts.copy, CopyState::Follower(_) | CopyState::Owner { .. }),
-            role: role_name(self.roles.get(&partition), lease_ms > 0),
+            role: role_name(self.roles.get(&partition), (lease_ms > 0, copy.copy.holds_writers())),
             lease_ms,
             origin: match facts.copy {
                 CopyState::Follower(held) => held.origin.0,
@@ -146,12 +147,13 @@ impl Published {
     }
 }
 
-const fn role_name(role: Option<&MemberRole>, is_leased: bool) -> &'static str {
+const fn role_name(role: Option<&MemberRole>, (is_leased, is_held): (bool, bool)) -> &'static str {
     match role {
         None | Some(MemberRole::Waiting) => "waiting",
         Some(MemberRole::Sealing) => "sealing",
         Some(MemberRole::Registering) => "registering",
         Some(MemberRole::Promoting) => "promoting",
+        Some(MemberRole::Serving) if is_leased && is_held => "draining",
         Some(MemberRole::Serving) if is_leased => "owner",
         Some(MemberRole::Serving) => "fenced",
         Some(MemberRole::Lost) => "lost",

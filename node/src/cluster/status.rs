@@ -42,6 +42,8 @@ pub struct CopyStatus {
     pub is_degraded: bool,
     /// True while one copy suffices and its host, which is another one, shows no life.
     pub is_degraded_owner_silent: bool,
+    /// True while a drain holds the writers, and has ended before the membership has decided it.
+    pub is_drain_undecided: bool,
     /// True if this copy has all records of a moment.
     pub is_complete: bool,
     /// The part of this host: a word in lower case.

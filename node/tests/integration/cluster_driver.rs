@@ -60,6 +60,10 @@ pub(crate) struct CommandLog {
     outdated: Mutex<Vec<HostId>>,
     /// While exclusions are delayed: those that were proposed.
     pub(crate) exclusions: Mutex<Option<Vec<Vec<u8>>>>,
+    /// Nothing that is waited for is ordered, and the engines say this of themselves.
+    pub(crate) down: Mutex<Option<EngineStatus>>,
+    /// Drains that have ended before they were decided.
+    pub(crate) undecided: Mutex<Vec<HostId>>,
     /// Regions that could not be used, and why.
     pub(crate) failures: Mutex<Vec<(HostId, String)>>,
 }
@@ -157,7 +161,7 @@ impl ConsensusEngine for TestEngine {
     }
 
     fn propose_and_wait(&self, command: Vec<u8>, _: Duration) -> Result<u64> {
-        if self.log.is_delayed(&command) {
+        if locked(&self.log.down).is_some() || self.log.is_delayed(&command) {
             return Err(Error::Backend { detail: "no majority in time".to_owned() });
         }
         Ok(self.log.append(&command))
@@ -176,9 +180,9 @@ impl ConsensusEngine for TestEngine {
     }
 
     fn status(&self) -> EngineStatus {
-        let voters = HOSTS.map(|(id, _)| u64::from(id)).into();
-        let applied = self.state.applied();
-        EngineStatus { leader: Some(1), voters, applied, term: 1, ..EngineStatus::default() }
+        let (voters, applied) = (HOSTS.map(|(id, _)| id.into()).into(), self.state.applied());
+        let up = EngineStatus { leader: Some(1), voters, applied, ..EngineStatus::default() };
+        locked(&self.log.down).clone().unwrap_or(up)
     }
 }
 
@@ -289,6 +293,9 @@ impl DrivenCluster {
             on_notice: Arc::new(move |notice| {
                 if let ClusterNotice::Failed { reason, .. } = notice {
                     locked(&failing.failures).push((HostId(id), reason.clone()));
+                }
+                if let ClusterNotice::DrainUndecided { .. } = notice {
+                    locked(&failing.undecided).push(HostId(id));
                 }
                 if let ClusterNotice::CopiedFile { .. } = notice {
                     locked(&failing.copied).push(HostId(id));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use nearstate_cluster::{HostId, PartitionId};
-use nearstate_node::{ClusterStatus, CopyStatus};
+use nearstate_node::{ClusterStatus, CopyStatus, EngineStatus};
 use serde_json::{Value, json};
 
 use super::file::ClusterFile;
@@ -111,6 +111,10 @@ alarms! {
     FILE_GONE = "NS-5014" Major "region-file-removed"
         "The file of the copy was removed or replaced. It is lost when the node ends. Drain this \
          host, and restart its node: it joins again. Find what has removed the file (`NS-3027`).";
+    DRAIN_UNDECIDED = "NS-5015" Critical "drain-undecided"
+        "This host is drained, and the membership has not decided it. Writers are refused until it \
+         has: then another member takes over. Start a majority of the voters, or etcd. The detail \
+         says what is missing.";
 }
 
 /// A condition that holds.
@@ -156,6 +160,10 @@ pub(crate) fn raised(
         if !engine.voters.is_empty() {
             copy_alarms((file, own), copy, &mut raise);
         }
+        if copy.is_drain_undecided {
+            let partition = file.partition_name(PartitionId(copy.partition));
+            raise(DRAIN_UNDECIDED, partition, undecided(engine));
+        }
         let percent = copy.bytes_free.saturating_mul(100).checked_div(copy.bytes_max);
         if percent.is_some_and(|percent| percent < FREE_PERCENT_MIN) {
             let detail = format!("{} of {} bytes are free", copy.bytes_free, copy.bytes_max);
@@ -172,6 +180,15 @@ pub(crate) fn raised(
         raise(FILE_GONE, file.partition_name(*partition), path.clone());
     }
     all
+}
+
+/// Why the membership decides nothing, as far as this host knows.
+fn undecided(engine: &EngineStatus) -> String {
+    match (&engine.failure, engine.leader) {
+        (Some(failure), _) => failure.clone(),
+        (None, None) => "this host knows no leader of the membership".to_owned(),
+        (None, Some(_)) => "no majority of the voters has answered yet".to_owned(),
+    }
 }
 
 fn copy_alarms(
@@ -302,7 +319,7 @@ impl AlarmList {
 mod tests {
     use super::*;
     use crate::cluster::file::tests::GOOD;
-    use nearstate_node::{EngineStatus, MemberStatus};
+    use nearstate_node::MemberStatus;
     use std::collections::BTreeSet;
 
     const GUIDE: &str = include_str!("../../../../docs/operate/cluster.md");
@@ -320,6 +337,7 @@ mod tests {
             reports_needed: 2,
             is_degraded: false,
             is_degraded_owner_silent: false,
+            is_drain_undecided: false,
             is_complete: true,
             group: [1, 2, 3].map(HostId).to_vec(),
             full: [1, 2, 3].map(HostId).into(),
@@ -363,6 +381,11 @@ mod tests {
         assert_eq!(ids(|status| status.engine.leader = None), ["NS-5007"]);
         assert_eq!(ids(|status| status.copies[0].bytes_free = 9), ["NS-5008"]);
         assert_eq!(ids(|status| status.engine.voters = BTreeSet::new()), ["NS-5011"]);
+        let held = |status: &mut ClusterStatus| {
+            status.copies[0].role = "draining";
+            status.copies[0].is_drain_undecided = true;
+        };
+        assert_eq!(ids(held), ["NS-5015"]);
         // Another host is the owner, and raises it.
         let other = |status: &mut ClusterStatus| {
             status.copies[0].owner = Some(HostId(2));

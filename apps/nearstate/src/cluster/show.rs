@@ -65,6 +65,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "full": names(&mut copy.full.iter().copied()),
         "degraded": copy.is_degraded,
         "role": copy.role,
+        "drain_undecided": copy.is_drain_undecided,
         "complete": copy.is_complete,
         "lease_ms": copy.lease_ms,
         "origin": copy.origin,

@@ -211,4 +211,8 @@ events! {
          host and restart its node: it joins again. Else copy the region before, with `nearstate \
          region follow` from `peer.listen`. Keep cleaners away: a system user, or `RemoveIPC=no` \
          in `logind.conf`.";
+    DRAIN_UNDECIDED = "NS-3028" Error "a drain is not decided: writers are refused until it is",
+        "The membership did not answer in the last step of `nearstate cluster drain`, and may \
+         decide it later. `NS-5015` is raised until it has. Start a majority of the voters, or \
+         etcd.";
 }

@@ -196,6 +196,9 @@ pub(super) fn notices(
         ClusterNotice::StoppedHolder { partition, stopped } => {
             stopped_holder(&file.partition_name(*partition), stopped, &host_events);
         }
+        ClusterNotice::DrainUndecided { partition, reason } => {
+            drain_undecided(&file.partition_name(*partition), reason, &host_events);
+        }
         ClusterNotice::EngineFailed { reason } => {
             log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
             let ms = nearstate_store::now_ms_coarse();
@@ -225,6 +228,13 @@ pub(super) fn notices(
         }
         ClusterNotice::EngineRecovered => log::emit(log::MEMBERSHIP_RECOVERED, &[]),
     })
+}
+
+fn drain_undecided(partition: &str, reason: &str, host_events: &HostEvents) {
+    let fields: &log::LogFields<'_> = &[("partition", &partition), ("reason", &reason)];
+    log::emit(log::DRAIN_UNDECIDED, fields);
+    let (ms, id) = (nearstate_store::now_ms_coarse(), log::DRAIN_UNDECIDED.id);
+    host_events.push(format!("{ms} {id} partition={partition} {reason}"));
 }
 
 fn stopped_holder(partition: &str, stopped: &StoppedHolder, host_events: &HostEvents) {
