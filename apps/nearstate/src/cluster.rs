@@ -253,13 +253,16 @@ fn candidates<'f>(node: &NodeChoice, file: &'f ClusterFile) -> Result<Vec<&'f Fi
     }
 }
 
-/// Asks the first node that answers.
+/// Asks the first node that answers. One that is stopped is said rather than one that is not there.
 fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
     let file = ClusterFile::read(&node.cluster)?;
     let mut last = None;
     for host in candidates(node, &file)? {
         match admin::request(&admin::socket_path(&file.directory(host)), request) {
-            Err(error @ Error::System { .. }) => last = last.or(Some(error)),
+            Err(error @ Error::System { .. }) => {
+                let is_better = last.is_none() || admin::is_silent(&error);
+                last = if is_better { Some(error) } else { last };
+            }
             outcome => return outcome,
         }
     }
@@ -374,6 +377,8 @@ fn drain(node: &NodeChoice) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let status = ask(node, &AdminRequest::Status)?;
     let host = status.get("host").and_then(Value::as_str).unwrap_or("the host");
+    // The node that has said what it owns, and no other one.
+    let node = &NodeChoice { cluster: node.cluster.clone(), host: Some(host.to_owned()) };
     let mut text = String::new();
     for copy in items(&status, "partitions") {
         let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };

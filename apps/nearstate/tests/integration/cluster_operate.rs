@@ -320,3 +320,20 @@ fn writers_go_on_behind_a_drain_with_one_other_complete_copy() {
     let log = hosts.log(owner);
     assert!(!log.contains("NS-1020"), "it has discarded its copy: {log}");
 }
+
+/// The kernel accepts the connection for a process that is stopped.
+#[test]
+fn a_stopped_node_is_named_and_the_next_one_on_this_machine_is_asked() {
+    let hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
+    let signal = |name: &str| {
+        let process = hosts.process_id(0).to_string();
+        assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
+    };
+    signal("-STOP");
+    let status = hosts.output(&["status"]);
+    let refusal = hosts.refusal(&["status", "--host", "a"]);
+    signal("-CONT");
+    let text = String::from_utf8(status.stdout).unwrap();
+    assert!(status.status.success() && text.contains("a: UNREACHABLE"), "{text}");
+    assert!(refusal.contains("does not answer, and nothing was done"), "{refusal}");
+}
