@@ -87,8 +87,8 @@ alarms! {
     LAGS = "NS-5005" Minor "member-lags"
         "A member lags by more than a second. Its host is overloaded, or the network is too slow.";
     ENGINE_FAILED = "NS-5006" Critical "membership-failed"
-        "The membership has stopped on this host, mostly because of a full disk. It starts again \
-         by itself.";
+        "The membership has stopped on this host, mostly because of a full disk, or because no \
+         endpoint of etcd answers. It starts again by itself.";
     NO_LEADER = "NS-5007" Critical "membership-without-leader"
         "This host knows no leader: no fail-over is possible. Start a majority of the voters.";
     NEARLY_FULL = "NS-5008" Major "region-nearly-full"
@@ -150,7 +150,11 @@ pub(crate) fn raised(
     let host = file.host_name(own);
     let engine = &status.engine;
     if let Some(failure) = &engine.failure {
-        raise(ENGINE_FAILED, host, failure.clone());
+        let detail = match file.etcd_endpoints() {
+            Some(endpoints) => format!("{failure} (etcd.endpoints: {endpoints})"),
+            None => failure.clone(),
+        };
+        raise(ENGINE_FAILED, host, detail);
     } else if engine.voters.is_empty() {
         raise(NOT_CREATED, host, "no voters are known".to_owned());
     } else if engine.leader.is_none() {
@@ -316,7 +320,7 @@ impl AlarmList {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::cluster::file::tests::GOOD;
     use nearstate_node::MemberStatus;
@@ -325,7 +329,7 @@ mod tests {
     const GUIDE: &str = include_str!("../../../../docs/operate/cluster.md");
 
     /// A status in which all is well.
-    fn healthy() -> ClusterStatus {
+    pub(crate) fn healthy() -> ClusterStatus {
         let member =
             |host| MemberStatus { host: HostId(host), position: Some(9), silent_ms: 1, lag_ms: 0 };
         let copy = CopyStatus {
@@ -398,6 +402,18 @@ mod tests {
             status.copies[0].is_degraded_owner_silent = true;
         };
         assert_eq!(ids(lost), ["NS-5013"]);
+    }
+
+    #[test]
+    fn a_failed_membership_with_etcd_names_its_endpoints() {
+        let etcd = "[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n[[partition]]";
+        let text = GOOD.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
+        let file = ClusterFile::parse(&text.replacen("[[partition]]", etcd, 1)).unwrap();
+        let mut status = healthy();
+        status.engine.failure = Some("no reply".to_owned());
+        let all = raised((&file, HostId(1)), &status, &Failures::default());
+        assert!(all[0].detail.contains("no reply (etcd.endpoints: "), "{}", all[0].detail);
+        assert!(all[0].detail.contains("127.0.0.1:2379"), "{}", all[0].detail);
     }
 
     #[test]

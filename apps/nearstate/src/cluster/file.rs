@@ -459,6 +459,11 @@ impl ClusterFile {
         if self.etcd.is_some() { "etcd" } else { "raft" }
     }
 
+    /// The endpoints of etcd, if it orders the decisions.
+    pub(crate) fn etcd_endpoints(&self) -> Option<String> {
+        self.etcd.as_ref().map(EtcdFile::endpoints)
+    }
+
     /// How a host reaches etcd; `None`: the embedded engine orders the decisions.
     ///
     /// # Errors
