@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_cluster::{
-    ClusterLevel, CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic,
-    PartitionId, ViewNumber,
+    ClusterLevel, CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRecord, MemberRole,
+    Monotonic, PartitionId, ViewNumber,
 };
 use nearstate_store::lease_clock;
 
@@ -115,6 +115,8 @@ impl Published {
             is_degraded: group.degraded().is_some(),
             is_degraded_owner_silent: self.missed.contains(&partition),
             is_drain_undecided: copy.undecided().is_some(),
+            view_seen: facts.record.view.0,
+            is_state_older: is_older(group, &facts.record),
             is_complete: matches!(facts.copy, CopyState::Follower(_) | CopyState::Owner { .. }),
             role: role_name(self.roles.get(&partition), (lease_ms > 0, copy.copy.holds_writers())),
             lease_ms,
@@ -145,6 +147,11 @@ impl Published {
             members: members.collect(),
         })
     }
+}
+
+/// Has this host acted in a later state than this one?
+pub(super) fn is_older(group: &GroupState, record: &MemberRecord) -> bool {
+    group.view() < record.view || group.revision() < record.revision
 }
 
 const fn role_name(role: Option<&MemberRole>, (is_leased, is_held): (bool, bool)) -> &'static str {

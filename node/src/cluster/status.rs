@@ -44,6 +44,10 @@ pub struct CopyStatus {
     pub is_degraded_owner_silent: bool,
     /// True while a drain holds the writers, and has ended before the membership has decided it.
     pub is_drain_undecided: bool,
+    /// The last view in which this host has acted with its region, in this boot; 0: none.
+    pub view_seen: u64,
+    /// True if the region has seen a later state than the membership has: its host waits for it.
+    pub is_state_older: bool,
     /// True if this copy has all records of a moment.
     pub is_complete: bool,
     /// The part of this host: a word in lower case.

@@ -35,6 +35,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum AdminRequest {
     /// Create the cluster with the voters of the file.
     Init,
+    /// The same, although regions are of an earlier membership.
+    InitAnew,
     /// What the host knows.
     Status,
     /// What all hosts know: the host asks the others.

@@ -66,6 +66,8 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "degraded": copy.is_degraded,
         "role": copy.role,
         "drain_undecided": copy.is_drain_undecided,
+        "seen_view": copy.view_seen,
+        "state_is_older": copy.is_state_older,
         "complete": copy.is_complete,
         "lease_ms": copy.lease_ms,
         "origin": copy.origin,

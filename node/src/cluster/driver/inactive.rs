@@ -1,11 +1,10 @@
 //! When this host acts for no partition, or for one of them no longer.
 
-use nearstate_cluster::{GroupState, MemberRecord};
-
 use crate::consensus::EngineStatus;
 
 use super::super::copy_thread::{CopyTask, CopyThread};
 use super::super::notice::ClusterNotice;
+use super::super::published::is_older;
 use super::{Driver, new_host};
 
 impl Driver {
@@ -63,11 +62,6 @@ impl Driver {
             self.notice(&ClusterNotice::LevelTooHigh { decided, highest });
         }
     }
-}
-
-/// Has this host acted in a later state than this one?
-fn is_older(group: &GroupState, record: &MemberRecord) -> bool {
-    group.view() < record.view || group.revision() < record.revision
 }
 
 /// The copy serves, follows and admits no writers.

@@ -17,6 +17,7 @@ use crate::cluster::show;
 
 use super::copies::{CopiesOfHosts, longer_copy};
 use super::host_events::HostEvents;
+use super::lost_membership;
 use super::votes;
 
 /// The longest wait for the membership in a request of an operator.
@@ -100,7 +101,8 @@ impl OperatorContext {
             AdminRequest::Status => Ok(self.report.status()),
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
             AdminRequest::Events => Ok(json!(self.report.host_events.events())),
-            AdminRequest::Init => self.initialize(),
+            AdminRequest::Init => self.initialize(false),
+            AdminRequest::InitAnew => self.initialize(true),
             AdminRequest::Finalize { ref without } => self.finalize(without),
             AdminRequest::Vote { host, votes, weakens } => {
                 self.change_vote(HostId(host), votes, weakens)?;
@@ -158,6 +160,9 @@ impl OperatorContext {
         if let Some(reason) = owner_with_lease(file, &statuses, (partition, goal))
             .or_else(|| votes::no_majority((file, &voters), &statuses))
         {
+            return Err(invalid(reason));
+        }
+        if let Some(reason) = lost_membership::waits(file, &statuses, (partition, goal)) {
             return Err(invalid(reason));
         }
         if let Some(reason) = better_copy(file, &statuses, (partition, goal)) {
@@ -274,7 +279,14 @@ fn better_copy(
                 |name: &str| show::items(copy, "full").any(|host| host.as_str() == Some(name));
             let what = if is_anew && copy["complete"] == true {
                 "has a complete copy: use accept-loss --to with its name"
-            } else if !is_anew && copy["complete"] == true && counts(&host) && !counts(&to) {
+            } else if !is_anew
+                && copy["complete"] == true
+                // Its host waits for a later membership, and serves nothing. What it holds is
+                // compared.
+                && copy["state_is_older"] != true
+                && counts(&host)
+                && !counts(&to)
+            {
                 "has a copy that counts, and the named host has none: give its name to --to"
             } else {
                 continue;
