@@ -73,6 +73,13 @@ impl Published {
         owners.collect()
     }
 
+    /// Whether the state of a group can be the present one. A host that was removed learns nothing,
+    /// and neither does one that has applied nothing since its start and knows no leader.
+    fn is_known(&self, group: &GroupState, record: &MemberRecord) -> bool {
+        let is_told = self.applied > 0 || self.engine.leader.is_some();
+        is_told && !self.engine.is_removed && !is_older(group, record)
+    }
+
     /// Milliseconds since each host was heard.
     pub(super) fn silent_ms(&self, now: Monotonic) -> BTreeMap<HostId, u64> {
         let silent = |at: &Monotonic| now.0.saturating_sub(at.0) / 1_000_000;
@@ -106,6 +113,7 @@ impl Published {
         Some(CopyStatus {
             partition: partition.0,
             view: group.view().0,
+            is_known: self.is_known(group, &facts.record),
             owner: group.owner(),
             excluded: group.excluded(),
             reports,
@@ -172,7 +180,7 @@ const fn role_name(role: Option<&MemberRole>, (is_leased, is_held): (bool, bool)
 #[cfg(test)]
 mod tests {
     use nearstate_cluster::{
-        ClusterConfig, ClusterState, CopyMissingPolicy, HostConfig, PartitionConfig,
+        ClusterConfig, ClusterState, CopyMissingPolicy, HostConfig, PartitionConfig, Revision,
     };
 
     use super::*;
@@ -223,5 +231,23 @@ mod tests {
         assert_eq!(confirmed(&published, 4, &[]), [(1, 1), (2, 2)]);
         published.engine.failure = Some("no disk".to_owned());
         assert_eq!(confirmed(&published, 4, &[]), []);
+    }
+
+    #[test]
+    fn a_host_knows_a_state_that_the_membership_has_told_it() {
+        let mut published = published();
+        let group = published.groups[0].clone();
+        let known = |published: &Published, record| published.is_known(&group, &record);
+        // It has just started, and the state is that of the file.
+        assert!(!known(&published, MemberRecord::NEW));
+        published.engine.leader = Some(1);
+        assert!(known(&published, MemberRecord::NEW));
+        let later = MemberRecord { view: ViewNumber(5), revision: Revision(9), evicting: None };
+        assert!(!known(&published, later));
+        published.engine.leader = None;
+        published.applied = 7;
+        assert!(known(&published, MemberRecord::NEW));
+        published.engine.is_removed = true;
+        assert!(!known(&published, MemberRecord::NEW));
     }
 }

@@ -26,6 +26,9 @@ pub struct CopyStatus {
     pub partition: u32,
     /// The view.
     pub view: u64,
+    /// True if the membership tells this host what it decides, or has since the start. Otherwise
+    /// the owner and the members that count may be others.
+    pub is_known: bool,
     /// The owner. `None`: it is excluded, and the members report.
     pub owner: Option<HostId>,
     /// The owner that was excluded.

@@ -62,6 +62,9 @@ pub(crate) struct CommandLog {
     pub(crate) exclusions: Mutex<Option<Vec<Vec<u8>>>>,
     /// Nothing that is waited for is ordered, and the engines say this of themselves.
     pub(crate) down: Mutex<Option<EngineStatus>>,
+    /// Evictions that were told, and whether proposals of them are lost.
+    pub(crate) evicted: Mutex<Vec<HostId>>,
+    pub(crate) loses_evictions: Mutex<bool>,
     /// Drains that have ended before they were decided.
     pub(crate) undecided: Mutex<Vec<HostId>>,
     /// Regions that could not be used, and why.
@@ -294,9 +297,7 @@ impl DrivenCluster {
                 if let ClusterNotice::Failed { reason, .. } = notice {
                     locked(&failing.failures).push((HostId(id), reason.clone()));
                 }
-                if let ClusterNotice::DrainUndecided { .. } = notice {
-                    locked(&failing.undecided).push(HostId(id));
-                }
+                failing.noticed(HostId(id), notice);
                 if let ClusterNotice::CopiedFile { .. } = notice {
                     locked(&failing.copied).push(HostId(id));
                 }

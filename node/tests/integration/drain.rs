@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nearstate_cluster::{Command, HostId, OperatorRefusal};
+use nearstate_cluster::{ClusterEventKind, Command, HostId, OperatorRefusal};
 use nearstate_model::{Error, Result};
-use nearstate_node::{EngineStatus, OperatorOutcome};
+use nearstate_node::{ClusterNotice, EngineStatus, OperatorOutcome};
 use nearstate_store::{ReceiptState, Region};
 
 use crate::cluster_driver::{CommandLog, DrivenCluster, locked, status, until};
@@ -202,8 +202,24 @@ impl CommandLog {
         }
     }
 
-    /// True if a command is an exclusion, and those are ordered later.
+    pub(crate) fn noticed(&self, host: HostId, notice: &ClusterNotice) {
+        if let ClusterNotice::DrainUndecided { .. } = notice {
+            locked(&self.undecided).push(host);
+        }
+        if let ClusterNotice::Event(event) = notice
+            && let ClusterEventKind::Evicting(member, _) = event.kind
+        {
+            locked(&self.evicted).push(member);
+        }
+    }
+
+    /// True if a command is an exclusion, and those are ordered later; or an eviction, and those
+    /// are lost.
     pub(crate) fn is_delayed(&self, command: &[u8]) -> bool {
+        let is_eviction = matches!(Command::decode(command), Ok(Command::Evict { .. }));
+        if is_eviction && *locked(&self.loses_evictions) {
+            return true;
+        }
         let is_exclusion = matches!(Command::decode(command), Ok(Command::Exclude { .. }));
         match locked(&self.exclusions).as_mut().filter(|_| is_exclusion) {
             Some(delayed) => delayed.push(command.to_vec()),

@@ -4,7 +4,7 @@
 //! cleared when it ends, so no operator has to acknowledge one. Its id is stable.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearstate_cluster::{HostId, PartitionId};
 use nearstate_node::{ClusterStatus, CopyStatus, EngineStatus};
@@ -21,8 +21,42 @@ const LAG_MS_MAX: u64 = 1000;
 /// A copy with less than this part of its heap free gives an alarm, in percent.
 const FREE_PERCENT_MIN: u64 = 10;
 
-/// A failure of a copy is over when it was not repeated for this time: it is tried each 50 ms.
+/// A failure of a copy is over when it was not repeated for this time: it is tried each 50 ms, and
+/// a full copy each quarter of a lease, of at most 10 s.
 pub(crate) const FAILURE_KEPT: Duration = Duration::from_secs(5);
+
+/// A failure that is repeated for this time is one. What a host begins and its view has ended
+/// meanwhile fails at each fail-over: it is tried again, or has ended, within some 50 ms.
+const FAILURE_PASSES: Duration = Duration::from_secs(2);
+
+/// Failures of a copy, each of which came soon after the one before it.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyFailure {
+    since: Instant,
+    last: Instant,
+    pub(crate) reason: String,
+}
+
+impl CopyFailure {
+    /// What is known after a further failure.
+    pub(crate) fn after(earlier: Option<Self>, now: Instant, reason: &str) -> Self {
+        let reason = reason.to_owned();
+        match earlier.filter(|earlier| !earlier.is_over(now)) {
+            Some(earlier) => Self { last: now, reason, ..earlier },
+            None => Self { since: now, last: now, reason },
+        }
+    }
+
+    /// Whether it was not repeated for some time.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) >= FAILURE_KEPT
+    }
+
+    /// Whether it has been repeated, and does not pass by itself.
+    pub(crate) fn stays(&self) -> bool {
+        self.last.saturating_duration_since(self.since) >= FAILURE_PASSES
+    }
+}
 
 /// How much an alarm matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +129,8 @@ alarms! {
         "Less than 10 % of the copy's heap is free. Delete records, or give the partition a larger \
          region on all hosts.";
     COPY_FAILED = "NS-5009" Major "copy-failed"
-        "The copy on this host could not be used in the last five seconds. The detail says why.";
+        "The copy on this host could not be used for two seconds, and in the last five seconds. \
+         The detail says why.";
     NOT_SERVED = "NS-5010" Critical "clients-not-served"
         "This host owns the partition and cannot serve its clients, mostly because an address is \
          in use. Free it: the node tries again every second.";
@@ -157,11 +192,11 @@ pub(crate) fn raised(
         raise(ENGINE_FAILED, host, detail);
     } else if engine.voters.is_empty() {
         raise(NOT_CREATED, host, "no voters are known".to_owned());
-    } else if engine.leader.is_none() {
+    } else if engine.leader.is_none() && !engine.is_removed {
         raise(NO_LEADER, host, format!("{} hosts vote", engine.voters.len()));
     }
     for copy in &status.copies {
-        if !engine.voters.is_empty() {
+        if !engine.voters.is_empty() && copy.is_known {
             copy_alarms((file, own), copy, &mut raise);
         }
         if copy.is_drain_undecided {
@@ -335,6 +370,7 @@ pub(crate) mod tests {
         let copy = CopyStatus {
             partition: 1,
             view: 1,
+            is_known: true,
             owner: Some(HostId(1)),
             excluded: None,
             reports: Vec::new(),
@@ -392,6 +428,17 @@ pub(crate) mod tests {
             status.copies[0].is_drain_undecided = true;
         };
         assert_eq!(ids(held), ["NS-5015"]);
+        // After a start, or when the host was removed, the state that it has may be long past.
+        let unknown = |status: &mut ClusterStatus| {
+            status.copies[0].full = [HostId(1)].into();
+            status.copies[0].is_known = false;
+        };
+        assert_eq!(ids(unknown), Vec::<&str>::new());
+        let removed = |status: &mut ClusterStatus| {
+            status.engine.is_removed = true;
+            status.engine.leader = None;
+        };
+        assert_eq!(ids(removed), Vec::<&str>::new());
         // Another host is the owner, and raises it.
         let other = |status: &mut ClusterStatus| {
             status.copies[0].owner = Some(HostId(2));
@@ -427,6 +474,20 @@ pub(crate) mod tests {
         let all = raised((&file, HostId(1)), &healthy(), &failures);
         let all: Vec<_> = all.iter().map(|one| (one.kind.id, one.subject.as_str())).collect();
         assert_eq!(all, [("NS-5009", "amf"), ("NS-5010", "amf")]);
+    }
+
+    #[test]
+    fn a_failure_that_is_not_repeated_for_some_time_passes() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let first = CopyFailure::after(None, at(0), "view 4 has ended");
+        let again = CopyFailure::after(Some(first), at(50), "view 4 has ended");
+        assert!(!again.stays());
+        let later = CopyFailure::after(Some(again.clone()), at(2000), "full");
+        assert!(later.stays() && later.reason == "full");
+        assert!(!again.is_over(at(5049)) && again.is_over(at(5050)));
+        // The next fail-over.
+        assert!(!CopyFailure::after(Some(again), at(60_000), "view 5 has ended").stays());
     }
 
     #[test]
