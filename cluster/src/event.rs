@@ -39,7 +39,8 @@ pub enum ClusterEventKind {
     CopyFrozen(LogPosition),
     /// This host discards its outdated copy and joins anew.
     CopyDiscarded,
-    /// The owner tries to evict this member, at this revision.
+    /// It was ordered, at this revision, that this member does not count any more. The driver of
+    /// the owner tells it.
     Evicting(HostId, Revision),
     /// The owner asks that its copy suffices.
     Degrading(Revision),

@@ -423,9 +423,7 @@ impl PartitionMember {
             Some(WantedChange::Evict(host)) => {
                 // Stored, and not counted from now on, before it is proposed.
                 self.store_owner(Some(host), effects);
-                if self.propose(now, Command::Evict { partition, revision, host }, effects) {
-                    self.tell(ClusterEventKind::Evicting(host, revision), effects);
-                }
+                self.propose(now, Command::Evict { partition, revision, host }, effects);
             }
             Some(WantedChange::Admit(host)) => {
                 // Stored, and counted from now on, before it is full.

@@ -64,7 +64,15 @@ pub(crate) enum ClusterCommand {
     Demo(demo::DemoArgs),
     /// Create the cluster: once, when the nodes of all hosts run. Waits some seconds for a node of
     /// this machine
-    Init(NodeChoice),
+    Init {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// Although regions of this boot belong to an earlier membership, whose directories are
+        /// lost on all hosts: see "All directories of the membership are lost" in
+        /// docs/operate/cluster.md
+        #[arg(long)]
+        new_membership: bool,
+    },
     /// Show hosts, roles, leases, positions, lags, free memory and alarms of the whole cluster
     Status {
         #[command(flatten)]
@@ -171,7 +179,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             print(&check::show(&file, &rows, json), out)?;
             return check::refuse_failed(&rows);
         }
-        ClusterCommand::Init(node) => created(&create(&node)?),
+        ClusterCommand::Init { node, new_membership } => created(&create(&node, new_membership)?),
         ClusterCommand::Finalize { node, without } => finalize(&node, &without)?,
         ClusterCommand::Status { node, json } => status(&node, json)?,
         ClusterCommand::Alarms { node, json } => {
@@ -253,13 +261,16 @@ fn candidates<'f>(node: &NodeChoice, file: &'f ClusterFile) -> Result<Vec<&'f Fi
     }
 }
 
-/// Asks the first node that answers.
+/// Asks the first node that answers. One that is stopped is said rather than one that is not there.
 fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
     let file = ClusterFile::read(&node.cluster)?;
     let mut last = None;
     for host in candidates(node, &file)? {
         match admin::request(&admin::socket_path(&file.directory(host)), request) {
-            Err(error @ Error::System { .. }) => last = last.or(Some(error)),
+            Err(error @ Error::System { .. }) => {
+                let is_better = last.is_none() || admin::is_silent(&error);
+                last = if is_better { Some(error) } else { last };
+            }
             outcome => return outcome,
         }
     }
@@ -267,10 +278,11 @@ fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
 }
 
 /// Creates the cluster. A node that was started just now is waited for.
-fn create(node: &NodeChoice) -> Result<Value> {
+fn create(node: &NodeChoice, is_anew: bool) -> Result<Value> {
     let begin = Instant::now();
+    let request = if is_anew { &AdminRequest::InitAnew } else { &AdminRequest::Init };
     loop {
-        match ask(node, &AdminRequest::Init) {
+        match ask(node, request) {
             Err(Error::System { .. }) if begin.elapsed() < START_MAX => {
                 std::thread::sleep(WAIT_STEP);
             }
@@ -374,6 +386,8 @@ fn drain(node: &NodeChoice) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let status = ask(node, &AdminRequest::Status)?;
     let host = status.get("host").and_then(Value::as_str).unwrap_or("the host");
+    // The node that has said what it owns, and no other one.
+    let node = &NodeChoice { cluster: node.cluster.clone(), host: Some(host.to_owned()) };
     let mut text = String::new();
     for copy in items(&status, "partitions") {
         let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };

@@ -74,6 +74,7 @@ pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
 fn serve_alone(settings: &Settings, layers: &SettingLayers, begin: Instant) -> Result<()> {
     let users = access_control::users(settings, layers)?;
     access_control::addresses(settings, &users)?;
+    nudsf::check(settings)?;
     let tls = access_control::tls(settings)?.map(ServerTls::new);
     if layers.is_plain_left_out() {
         log::emit(log::NO_PLAIN_TCP, &[]);

@@ -174,6 +174,15 @@ impl CopyShared {
         *locked(&self.undecided) = view;
     }
 
+    /// The writers are refused until the membership has decided, however long that takes.
+    pub(super) fn tell_undecided(&self, error: &Error) {
+        let reason = match error {
+            Error::Backend { detail } => detail.clone(),
+            other => other.to_string(),
+        };
+        (self.notices)(&ClusterNotice::DrainUndecided { partition: self.partition, reason });
+    }
+
     fn run(&self) {
         let mut told = None;
         // What cannot be read is told with the facts.

@@ -20,7 +20,7 @@ use nearstate_cluster::{
 use nearstate_model::{Error, Result};
 use nearstate_store::{ReplicationPolicy, lease_clock};
 
-use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
+use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{FollowerStats, PartitionInput, PeerListener};
 
@@ -316,6 +316,12 @@ fn run(
     drop(shared.end());
 }
 
+/// Before anything was decided, the state is that of the file. After a start it may be long past: a
+/// host that knows a leader learns what was decided.
+fn is_present(engine: &EngineStatus) -> bool {
+    !engine.voters.is_empty() && engine.leader.is_some()
+}
+
 /// What decides and carries out.
 struct Driver {
     host: Host,
@@ -376,7 +382,7 @@ impl Driver {
         self.note_removal(&engine);
         self.note_voters(&engine);
         self.give_up_left(&engine);
-        if !self.is_initialized && !engine.voters.is_empty() {
+        if !self.is_initialized && is_present(&engine) {
             self.is_initialized = true;
             self.step_state();
         }
@@ -430,7 +436,8 @@ impl Driver {
             EngineEvent::Applied { index, command } => {
                 self.applied = index;
                 if let Ok(command) = Command::decode(&command) {
-                    self.state.apply(&command);
+                    let applied = self.state.apply(&command);
+                    self.tell_ordered(&command, applied);
                 }
                 self.is_initialized = true;
                 self.step_state();

@@ -33,6 +33,13 @@ pub enum ClusterNotice {
         /// What was done.
         stopped: StoppedHolder,
     },
+    /// A drain has ended before the membership has decided it: writers are refused until it has.
+    DrainUndecided {
+        /// Of which partition.
+        partition: PartitionId,
+        /// What was not decided, and why.
+        reason: String,
+    },
     /// The membership has stopped on this host.
     EngineFailed {
         /// The reason.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearstate_cluster::{
-    GroupState, HostId, Lease, OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask,
+    Command, GroupState, HostId, Lease, OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask,
     OperatorWait, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
@@ -18,6 +18,10 @@ use super::driver::ClusterDriver;
 
 /// The longest wait for the membership in one step.
 const DECISION_MAX: Duration = Duration::from_secs(5);
+
+/// The longest wait for the membership before a drain refuses writers. A command takes two writes
+/// to a disk and one round trip; one that takes longer than this would hold writers as long.
+const PROBE_MAX: Duration = Duration::from_secs(2);
 
 /// A task takes one lease in which a living owner shows itself, two for the end of its lease and
 /// for reports, and an excluded owner returns after four.
@@ -54,10 +58,10 @@ impl ClusterDriver {
     ///
     /// # Errors
     /// `BadArgument`: this host has no copy of the partition, or does not own what is to be
-    /// drained, or it is drained already; `Backend`: the membership has not decided in time that
-    /// the owner is excluded. It may do so later, so writers stay refused, and the driver proposes
-    /// it until it is decided; those of [`ConsensusEngine::propose_and_wait`] and
-    /// [`Partition::hold_writers`].
+    /// drained, or it is drained already; `Backend`: the membership orders nothing at present, so a
+    /// drain has changed nothing; or it has not decided in time that the owner is excluded. It may
+    /// do so later, so writers stay refused, and the driver proposes it until it is decided; those
+    /// of [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
     ///
     /// [`Partition::hold_writers`]: crate::Partition::hold_writers
     pub fn carry_out(
@@ -84,7 +88,9 @@ impl ClusterDriver {
         // The owner may be excluded yet. What writers would commit until then would be lost.
         copy.set_undecided(Some(view));
         claim.into_iter().for_each(DrainClaim::keep);
-        Err(undecided(outcome))
+        let error = undecided(outcome);
+        copy.tell_undecided(&error);
+        Err(error)
     }
 
     fn carry_out_steps(
@@ -96,7 +102,7 @@ impl ClusterDriver {
     ) -> Result<OperatorOutcome> {
         let end =
             lease_clock() + Duration::from_nanos(lease.promise_ns()) * TASK_LEASES + DECISION_MAX;
-        let mut task = None;
+        let (mut task, mut has_ordered) = (None, false);
         loop {
             let Some((group, is_owner_heard)) = self.known(partition) else {
                 let detail = format!("this host has no copy of partition {partition}");
@@ -110,6 +116,11 @@ impl ClusterDriver {
             }
             let wait = match task.step(now(), &group, is_owner_heard) {
                 OperatorStep::Wait(wait) => Some(wait),
+                OperatorStep::Freeze if !has_ordered => {
+                    self.require_order(engine, &group)?;
+                    has_ordered = true;
+                    continue;
+                }
                 OperatorStep::Freeze => {
                     let holding = held.insert(self.holding(&group)?);
                     task.frozen(now(), holding.copy.copy.hold_writers()?);
@@ -133,6 +144,29 @@ impl ClusterDriver {
             }
             std::thread::park_timeout(LOOK_INTERVAL);
         }
+    }
+
+    /// Writers are refused until the exclusion is decided, so it is asked before whether the
+    /// membership decides anything. The owner suspects nothing, so the command has no effect.
+    fn require_order(&self, engine: &dyn ConsensusEngine, group: &GroupState) -> Result<()> {
+        let status = engine.status();
+        let reason = if let Some(failure) = status.failure {
+            format!("the membership has failed on this host ({failure})")
+        } else if status.leader.is_none() {
+            "this host knows no leader of the membership: start a majority of the voters".to_owned()
+        } else {
+            let (partition, view, host) = (group.partition(), group.view(), self.host);
+            let harmless = Command::Trust { partition, view, host };
+            let Err(error) = engine.propose_and_wait(harmless.encode(), PROBE_MAX) else {
+                return Ok(());
+            };
+            format!("the membership has not ordered anything in time ({error})")
+        };
+        let detail = format!(
+            "{reason}. No other member could take over, so the owner goes on, and nothing has \
+             changed"
+        );
+        Err(Error::Backend { detail })
     }
 
     /// What is held if this host owns the partition.

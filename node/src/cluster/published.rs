@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_cluster::{
-    ClusterLevel, CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic,
-    PartitionId, ViewNumber,
+    ClusterLevel, CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRecord, MemberRole,
+    Monotonic, PartitionId, ViewNumber,
 };
 use nearstate_store::lease_clock;
 
@@ -73,6 +73,13 @@ impl Published {
         owners.collect()
     }
 
+    /// Whether the state of a group can be the present one. A host that was removed learns nothing,
+    /// and neither does one that has applied nothing since its start and knows no leader.
+    fn is_known(&self, group: &GroupState, record: &MemberRecord) -> bool {
+        let is_told = self.applied > 0 || self.engine.leader.is_some();
+        is_told && !self.engine.is_removed && !is_older(group, record)
+    }
+
     /// Milliseconds since each host was heard.
     pub(super) fn silent_ms(&self, now: Monotonic) -> BTreeMap<HostId, u64> {
         let silent = |at: &Monotonic| now.0.saturating_sub(at.0) / 1_000_000;
@@ -106,6 +113,7 @@ impl Published {
         Some(CopyStatus {
             partition: partition.0,
             view: group.view().0,
+            is_known: self.is_known(group, &facts.record),
             owner: group.owner(),
             excluded: group.excluded(),
             reports,
@@ -114,8 +122,11 @@ impl Published {
             full: group.full().clone(),
             is_degraded: group.degraded().is_some(),
             is_degraded_owner_silent: self.missed.contains(&partition),
+            is_drain_undecided: copy.undecided().is_some(),
+            view_seen: facts.record.view.0,
+            is_state_older: is_older(group, &facts.record),
             is_complete: matches!(facts.copy, CopyState::Follower(_) | CopyState::Owner { .. }),
-            role: role_name(self.roles.get(&partition), lease_ms > 0),
+            role: role_name(self.roles.get(&partition), (lease_ms > 0, copy.copy.holds_writers())),
             lease_ms,
             origin: match facts.copy {
                 CopyState::Follower(held) => held.origin.0,
@@ -146,12 +157,18 @@ impl Published {
     }
 }
 
-const fn role_name(role: Option<&MemberRole>, is_leased: bool) -> &'static str {
+/// Has this host acted in a later state than this one?
+pub(super) fn is_older(group: &GroupState, record: &MemberRecord) -> bool {
+    group.view() < record.view || group.revision() < record.revision
+}
+
+const fn role_name(role: Option<&MemberRole>, (is_leased, is_held): (bool, bool)) -> &'static str {
     match role {
         None | Some(MemberRole::Waiting) => "waiting",
         Some(MemberRole::Sealing) => "sealing",
         Some(MemberRole::Registering) => "registering",
         Some(MemberRole::Promoting) => "promoting",
+        Some(MemberRole::Serving) if is_leased && is_held => "draining",
         Some(MemberRole::Serving) if is_leased => "owner",
         Some(MemberRole::Serving) => "fenced",
         Some(MemberRole::Lost) => "lost",
@@ -163,7 +180,7 @@ const fn role_name(role: Option<&MemberRole>, is_leased: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use nearstate_cluster::{
-        ClusterConfig, ClusterState, CopyMissingPolicy, HostConfig, PartitionConfig,
+        ClusterConfig, ClusterState, CopyMissingPolicy, HostConfig, PartitionConfig, Revision,
     };
 
     use super::*;
@@ -214,5 +231,23 @@ mod tests {
         assert_eq!(confirmed(&published, 4, &[]), [(1, 1), (2, 2)]);
         published.engine.failure = Some("no disk".to_owned());
         assert_eq!(confirmed(&published, 4, &[]), []);
+    }
+
+    #[test]
+    fn a_host_knows_a_state_that_the_membership_has_told_it() {
+        let mut published = published();
+        let group = published.groups[0].clone();
+        let known = |published: &Published, record| published.is_known(&group, &record);
+        // It has just started, and the state is that of the file.
+        assert!(!known(&published, MemberRecord::NEW));
+        published.engine.leader = Some(1);
+        assert!(known(&published, MemberRecord::NEW));
+        let later = MemberRecord { view: ViewNumber(5), revision: Revision(9), evicting: None };
+        assert!(!known(&published, later));
+        published.engine.leader = None;
+        published.applied = 7;
+        assert!(known(&published, MemberRecord::NEW));
+        published.engine.is_removed = true;
+        assert!(!known(&published, MemberRecord::NEW));
     }
 }

@@ -26,6 +26,9 @@ pub struct CopyStatus {
     pub partition: u32,
     /// The view.
     pub view: u64,
+    /// True if the membership tells this host what it decides, or has since the start. Otherwise
+    /// the owner and the members that count may be others.
+    pub is_known: bool,
     /// The owner. `None`: it is excluded, and the members report.
     pub owner: Option<HostId>,
     /// The owner that was excluded.
@@ -42,6 +45,12 @@ pub struct CopyStatus {
     pub is_degraded: bool,
     /// True while one copy suffices and its host, which is another one, shows no life.
     pub is_degraded_owner_silent: bool,
+    /// True while a drain holds the writers, and has ended before the membership has decided it.
+    pub is_drain_undecided: bool,
+    /// The last view in which this host has acted with its region, in this boot; 0: none.
+    pub view_seen: u64,
+    /// True if the region has seen a later state than the membership has: its host waits for it.
+    pub is_state_older: bool,
     /// True if this copy has all records of a moment.
     pub is_complete: bool,
     /// The part of this host: a word in lower case.

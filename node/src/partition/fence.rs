@@ -87,6 +87,11 @@ impl Partition {
         session.log_tail_position()
     }
 
+    /// Whether writers are held.
+    pub fn holds_writers(&self) -> bool {
+        self.fence.lock().unwrap_or_else(PoisonError::into_inner).is_held
+    }
+
     /// Writers are held no longer. `admits`: this host has owned the partition all the time, so the
     /// last order holds. Otherwise they are refused until the next one, unless the driver has
     /// admitted them meanwhile: it does not order that again.

@@ -62,6 +62,13 @@ pub(crate) struct CommandLog {
     pub(crate) removed: Mutex<BTreeSet<u64>>,
     /// While exclusions are delayed: those that were proposed.
     pub(crate) exclusions: Mutex<Option<Vec<Vec<u8>>>>,
+    /// Nothing that is waited for is ordered, and the engines say this of themselves.
+    pub(crate) down: Mutex<Option<EngineStatus>>,
+    /// Evictions that were told, and whether proposals of them are lost.
+    pub(crate) evicted: Mutex<Vec<HostId>>,
+    pub(crate) loses_evictions: Mutex<bool>,
+    /// Drains that have ended before they were decided.
+    pub(crate) undecided: Mutex<Vec<HostId>>,
     /// Regions that could not be used, and why.
     pub(crate) failures: Mutex<Vec<(HostId, String)>>,
 }
@@ -159,7 +166,7 @@ impl ConsensusEngine for TestEngine {
     }
 
     fn propose_and_wait(&self, command: Vec<u8>, _: Duration) -> Result<u64> {
-        if self.log.is_delayed(&command) {
+        if locked(&self.log.down).is_some() || self.log.is_delayed(&command) {
             return Err(Error::Backend { detail: "no majority in time".to_owned() });
         }
         Ok(self.log.append(&command))
@@ -182,7 +189,8 @@ impl ConsensusEngine for TestEngine {
         let voters = HOSTS.map(|(id, _)| u64::from(id)).into_iter();
         let voters = voters.filter(|id| !removed.contains(id)).collect();
         let applied = self.state.applied();
-        EngineStatus { leader: Some(1), voters, applied, term: 1, ..EngineStatus::default() }
+        let up = EngineStatus { leader: Some(1), voters, applied, ..EngineStatus::default() };
+        locked(&self.log.down).clone().unwrap_or(up)
     }
 
     fn only_voters_learn(&self) -> bool {
@@ -298,6 +306,7 @@ impl DrivenCluster {
                 if let ClusterNotice::Failed { reason, .. } = notice {
                     locked(&failing.failures).push((HostId(id), reason.clone()));
                 }
+                failing.noticed(HostId(id), notice);
                 if let ClusterNotice::CopiedFile { .. } = notice {
                     locked(&failing.copied).push(HostId(id));
                 }

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nearstate_cluster::{Command, HostId, OperatorRefusal};
+use nearstate_cluster::{ClusterEventKind, Command, HostId, OperatorRefusal};
 use nearstate_model::{Error, Result};
-use nearstate_node::OperatorOutcome;
+use nearstate_node::{ClusterNotice, EngineStatus, OperatorOutcome};
 use nearstate_store::{ReceiptState, Region};
 
-use crate::cluster_driver::{CommandLog, DrivenCluster, locked, until};
+use crate::cluster_driver::{CommandLog, DrivenCluster, locked, status, until};
 use crate::partition::{contents, ue};
 
 /// The keys of the writer.
@@ -162,6 +162,37 @@ fn owner_stays_and_admits_writers_again() -> bool {
     true
 }
 
+/// The membership has failed, has no leader, or orders nothing: writers are not refused.
+#[test]
+fn a_drain_that_the_membership_cannot_decide_is_refused_before_writers_are() {
+    let cluster = DrivenCluster::start();
+    cluster.write(1, 0..100, 100);
+    let down = |leader, failure: Option<&str>| EngineStatus {
+        leader,
+        voters: [1, 2, 3].into(),
+        failure: failure.map(str::to_owned),
+        ..EngineStatus::default()
+    };
+    let refused = |expected: &str| {
+        let error = cluster.drain(1).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("nothing has changed"), "{error}");
+        assert!(!error.contains("later"), "{error}");
+    };
+    *locked(&cluster.log.down) = Some(down(Some(1), Some("no disk")));
+    refused("has failed on this host (no disk)");
+    *locked(&cluster.log.down) = Some(down(None, None));
+    refused("no leader");
+    *locked(&cluster.log.down) = Some(down(Some(1), None));
+    refused("has not ordered anything in time");
+    assert_eq!(cluster.log.count(|command| matches!(command, Command::Exclude { .. })), 0);
+    assert_eq!(*locked(&cluster.log.undecided), []);
+    *locked(&cluster.log.down) = None;
+    // Writers are admitted, and the drain can be repeated.
+    cluster.write(1, 100..200, 100);
+    let outcome = drained(&cluster);
+    assert!(matches!(outcome, Ok(OperatorOutcome::Done { .. })), "{outcome:?}");
+}
+
 impl CommandLog {
     /// Orders the exclusions that were delayed, and delays no more.
     pub(crate) fn order_exclusions(&self) {
@@ -171,8 +202,24 @@ impl CommandLog {
         }
     }
 
-    /// True if a command is an exclusion, and those are ordered later.
+    pub(crate) fn noticed(&self, host: HostId, notice: &ClusterNotice) {
+        if let ClusterNotice::DrainUndecided { .. } = notice {
+            locked(&self.undecided).push(host);
+        }
+        if let ClusterNotice::Event(event) = notice
+            && let ClusterEventKind::Evicting(member, _) = event.kind
+        {
+            locked(&self.evicted).push(member);
+        }
+    }
+
+    /// True if a command is an exclusion, and those are ordered later; or an eviction, and those
+    /// are lost.
     pub(crate) fn is_delayed(&self, command: &[u8]) -> bool {
+        let is_eviction = matches!(Command::decode(command), Ok(Command::Evict { .. }));
+        if is_eviction && *locked(&self.loses_evictions) {
+            return true;
+        }
         let is_exclusion = matches!(Command::decode(command), Ok(Command::Exclude { .. }));
         match locked(&self.exclusions).as_mut().filter(|_| is_exclusion) {
             Some(delayed) => delayed.push(command.to_vec()),
@@ -208,6 +255,9 @@ fn writers_are_refused_until_it_is_decided() -> bool {
     // The driver has proposed it again, several times, and nothing is decided.
     let proposed = || locked(&cluster.log.exclusions).as_ref().map_or(0, Vec::len);
     until("it is proposed again", || is_refused() && proposed() >= 3);
+    let shown = status(cluster.host(1)).unwrap();
+    assert!(shown.is_drain_undecided && shown.role != "owner", "{shown:?}");
+    assert_eq!(*locked(&cluster.log.undecided), [HostId(1)]);
     let again = cluster.drain(1).unwrap_err().to_string();
     assert!(again.contains("is being drained"), "{again}");
     cluster.log.order_exclusions();
@@ -220,6 +270,9 @@ fn writers_are_refused_until_it_is_decided() -> bool {
     cluster.write(owner.get(), 100..200, 100);
     until("the drain has ended", || {
         !cluster.drain(1).is_err_and(|error| error.to_string().contains("is being drained"))
+    });
+    until("the drain is shown no longer", || {
+        status(cluster.host(1)).is_some_and(|shown| !shown.is_drain_undecided)
     });
     cluster.assert_equal(200);
     true

@@ -73,3 +73,16 @@ fn owner_keeps_its_lease() -> bool {
     until("the member has room", || session.is_replicated(receipt).unwrap());
     true
 }
+
+/// A proposal may be lost, or void when it is ordered. It is repeated, and is no event.
+#[test]
+fn an_eviction_is_told_when_it_is_ordered() {
+    let mut cluster = DrivenCluster::start();
+    *locked(&cluster.log.loses_evictions) = true;
+    cluster.stop(3);
+    until("it is proposed several times", || locked(&cluster.log.evictions).len() >= 3);
+    assert_eq!(*locked(&cluster.log.evicted), []);
+    *locked(&cluster.log.loses_evictions) = false;
+    cluster.owner_with(&[1, 2]);
+    until("it is told", || *locked(&cluster.log.evicted) == [HostId(3)]);
+}

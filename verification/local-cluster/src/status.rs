@@ -53,9 +53,10 @@ fn ask(socket: &Path, request: &str, wait: Duration) -> Result<Value, String> {
         stream.set_read_timeout(Some(wait))?;
         stream.set_write_timeout(Some(wait))?;
         stream.write_all(format!("\"{request}\"\n").as_bytes())?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        Ok(line)
+        // A node that works on the request says so in empty lines.
+        let mut lines = BufReader::new(stream).lines();
+        let line = lines.find(|line| line.as_ref().map_or(true, |line| !line.is_empty()));
+        line.unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()))
     };
     let line = exchange().map_err(|error| format!("{}: {error}", socket.display()))?;
     let reply: Value = serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;

@@ -4,10 +4,10 @@
 //! cleared when it ends, so no operator has to acknowledge one. Its id is stable.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearstate_cluster::{HostId, PartitionId};
-use nearstate_node::{ClusterStatus, CopyStatus};
+use nearstate_node::{ClusterStatus, CopyStatus, EngineStatus};
 use serde_json::{Value, json};
 
 use super::file::ClusterFile;
@@ -21,8 +21,42 @@ const LAG_MS_MAX: u64 = 1000;
 /// A copy with less than this part of its heap free gives an alarm, in percent.
 const FREE_PERCENT_MIN: u64 = 10;
 
-/// A failure of a copy is over when it was not repeated for this time: it is tried each 50 ms.
+/// A failure of a copy is over when it was not repeated for this time: it is tried each 50 ms, and
+/// a full copy each quarter of a lease, of at most 10 s.
 pub(crate) const FAILURE_KEPT: Duration = Duration::from_secs(5);
+
+/// A failure that is repeated for this time is one. What a host begins and its view has ended
+/// meanwhile fails at each fail-over: it is tried again, or has ended, within some 50 ms.
+const FAILURE_PASSES: Duration = Duration::from_secs(2);
+
+/// Failures of a copy, each of which came soon after the one before it.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyFailure {
+    since: Instant,
+    last: Instant,
+    pub(crate) reason: String,
+}
+
+impl CopyFailure {
+    /// What is known after a further failure.
+    pub(crate) fn after(earlier: Option<Self>, now: Instant, reason: &str) -> Self {
+        let reason = reason.to_owned();
+        match earlier.filter(|earlier| !earlier.is_over(now)) {
+            Some(earlier) => Self { last: now, reason, ..earlier },
+            None => Self { since: now, last: now, reason },
+        }
+    }
+
+    /// Whether it was not repeated for some time.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) >= FAILURE_KEPT
+    }
+
+    /// Whether it has been repeated, and does not pass by itself.
+    pub(crate) fn stays(&self) -> bool {
+        self.last.saturating_duration_since(self.since) >= FAILURE_PASSES
+    }
+}
 
 /// How much an alarm matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,15 +121,16 @@ alarms! {
     LAGS = "NS-5005" Minor "member-lags"
         "A member lags by more than a second. Its host is overloaded, or the network is too slow.";
     ENGINE_FAILED = "NS-5006" Critical "membership-failed"
-        "The membership has stopped on this host, mostly because of a full disk. It starts again \
-         by itself.";
+        "The membership has stopped on this host, mostly because of a full disk, or because no \
+         endpoint of etcd answers. It starts again by itself.";
     NO_LEADER = "NS-5007" Critical "membership-without-leader"
         "This host knows no leader: no fail-over is possible. Start a majority of the voters.";
     NEARLY_FULL = "NS-5008" Major "region-nearly-full"
         "Less than 10 % of the copy's heap is free. Delete records, or give the partition a larger \
          region on all hosts.";
     COPY_FAILED = "NS-5009" Major "copy-failed"
-        "The copy on this host could not be used in the last five seconds. The detail says why.";
+        "The copy on this host could not be used for two seconds, and in the last five seconds. \
+         The detail says why.";
     NOT_SERVED = "NS-5010" Critical "clients-not-served"
         "This host owns the partition and cannot serve its clients, mostly because an address is \
          in use. Free it: the node tries again every second.";
@@ -111,6 +146,10 @@ alarms! {
     FILE_GONE = "NS-5014" Major "region-file-removed"
         "The file of the copy was removed or replaced. It is lost when the node ends. Drain this \
          host, and restart its node: it joins again. Find what has removed the file (`NS-3027`).";
+    DRAIN_UNDECIDED = "NS-5015" Critical "drain-undecided"
+        "This host is drained, and the membership has not decided it. Writers are refused until it \
+         has: then another member takes over. Start a majority of the voters, or etcd. The detail \
+         says what is missing.";
 }
 
 /// A condition that holds.
@@ -146,15 +185,23 @@ pub(crate) fn raised(
     let host = file.host_name(own);
     let engine = &status.engine;
     if let Some(failure) = &engine.failure {
-        raise(ENGINE_FAILED, host, failure.clone());
+        let detail = match file.etcd_endpoints() {
+            Some(endpoints) => format!("{failure} (etcd.endpoints: {endpoints})"),
+            None => failure.clone(),
+        };
+        raise(ENGINE_FAILED, host, detail);
     } else if engine.voters.is_empty() {
         raise(NOT_CREATED, host, "no voters are known".to_owned());
-    } else if engine.leader.is_none() {
+    } else if engine.leader.is_none() && !engine.is_removed {
         raise(NO_LEADER, host, format!("{} hosts vote", engine.voters.len()));
     }
     for copy in &status.copies {
-        if !engine.voters.is_empty() {
+        if !engine.voters.is_empty() && copy.is_known {
             copy_alarms((file, own), copy, &mut raise);
+        }
+        if copy.is_drain_undecided {
+            let partition = file.partition_name(PartitionId(copy.partition));
+            raise(DRAIN_UNDECIDED, partition, undecided(engine));
         }
         let percent = copy.bytes_free.saturating_mul(100).checked_div(copy.bytes_max);
         if percent.is_some_and(|percent| percent < FREE_PERCENT_MIN) {
@@ -172,6 +219,15 @@ pub(crate) fn raised(
         raise(FILE_GONE, file.partition_name(*partition), path.clone());
     }
     all
+}
+
+/// Why the membership decides nothing, as far as this host knows.
+fn undecided(engine: &EngineStatus) -> String {
+    match (&engine.failure, engine.leader) {
+        (Some(failure), _) => failure.clone(),
+        (None, None) => "this host knows no leader of the membership".to_owned(),
+        (None, Some(_)) => "no majority of the voters has answered yet".to_owned(),
+    }
 }
 
 fn copy_alarms(
@@ -299,27 +355,31 @@ impl AlarmList {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::cluster::file::tests::GOOD;
-    use nearstate_node::{EngineStatus, MemberStatus};
+    use nearstate_node::MemberStatus;
     use std::collections::BTreeSet;
 
     const GUIDE: &str = include_str!("../../../../docs/operate/cluster.md");
 
     /// A status in which all is well.
-    fn healthy() -> ClusterStatus {
+    pub(crate) fn healthy() -> ClusterStatus {
         let member =
             |host| MemberStatus { host: HostId(host), position: Some(9), silent_ms: 1, lag_ms: 0 };
         let copy = CopyStatus {
             partition: 1,
             view: 1,
+            is_known: true,
             owner: Some(HostId(1)),
             excluded: None,
             reports: Vec::new(),
             reports_needed: 2,
             is_degraded: false,
             is_degraded_owner_silent: false,
+            is_drain_undecided: false,
+            view_seen: 1,
+            is_state_older: false,
             is_complete: true,
             group: [1, 2, 3].map(HostId).to_vec(),
             full: [1, 2, 3].map(HostId).into(),
@@ -363,6 +423,22 @@ mod tests {
         assert_eq!(ids(|status| status.engine.leader = None), ["NS-5007"]);
         assert_eq!(ids(|status| status.copies[0].bytes_free = 9), ["NS-5008"]);
         assert_eq!(ids(|status| status.engine.voters = BTreeSet::new()), ["NS-5011"]);
+        let held = |status: &mut ClusterStatus| {
+            status.copies[0].role = "draining";
+            status.copies[0].is_drain_undecided = true;
+        };
+        assert_eq!(ids(held), ["NS-5015"]);
+        // After a start, or when the host was removed, the state that it has may be long past.
+        let unknown = |status: &mut ClusterStatus| {
+            status.copies[0].full = [HostId(1)].into();
+            status.copies[0].is_known = false;
+        };
+        assert_eq!(ids(unknown), Vec::<&str>::new());
+        let removed = |status: &mut ClusterStatus| {
+            status.engine.is_removed = true;
+            status.engine.leader = None;
+        };
+        assert_eq!(ids(removed), Vec::<&str>::new());
         // Another host is the owner, and raises it.
         let other = |status: &mut ClusterStatus| {
             status.copies[0].owner = Some(HostId(2));
@@ -378,6 +454,18 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_membership_with_etcd_names_its_endpoints() {
+        let etcd = "[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n[[partition]]";
+        let text = GOOD.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
+        let file = ClusterFile::parse(&text.replacen("[[partition]]", etcd, 1)).unwrap();
+        let mut status = healthy();
+        status.engine.failure = Some("no reply".to_owned());
+        let all = raised((&file, HostId(1)), &status, &Failures::default());
+        assert!(all[0].detail.contains("no reply (etcd.endpoints: "), "{}", all[0].detail);
+        assert!(all[0].detail.contains("127.0.0.1:2379"), "{}", all[0].detail);
+    }
+
+    #[test]
     fn failures_raise_alarms_of_their_partition() {
         let file = ClusterFile::parse(GOOD).unwrap();
         let mut failures = Failures::default();
@@ -386,6 +474,20 @@ mod tests {
         let all = raised((&file, HostId(1)), &healthy(), &failures);
         let all: Vec<_> = all.iter().map(|one| (one.kind.id, one.subject.as_str())).collect();
         assert_eq!(all, [("NS-5009", "amf"), ("NS-5010", "amf")]);
+    }
+
+    #[test]
+    fn a_failure_that_is_not_repeated_for_some_time_passes() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let first = CopyFailure::after(None, at(0), "view 4 has ended");
+        let again = CopyFailure::after(Some(first), at(50), "view 4 has ended");
+        assert!(!again.stays());
+        let later = CopyFailure::after(Some(again.clone()), at(2000), "full");
+        assert!(later.stays() && later.reason == "full");
+        assert!(!again.is_over(at(5049)) && again.is_over(at(5050)));
+        // The next fail-over.
+        assert!(!CopyFailure::after(Some(again), at(60_000), "view 5 has ended").stays());
     }
 
     #[test]

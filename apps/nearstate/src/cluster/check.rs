@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,7 @@ const SYNC_BYTES: usize = 4096;
 pub(crate) fn of_start(file: &ClusterFile, host: &FileHost, kernel: &KernelFiles) -> Vec<CheckRow> {
     let mut rows = kernel.rows();
     rows.extend(certificate(file, host));
+    rows.extend(file.private_key(host).and_then(|key| private_key(&host.name, &key)));
     rows.push(directory(file, host));
     let own = file.partitions.iter().filter(|of| of.group.contains(&host.id));
     rows.extend(own.map(|partition| region(file, host, partition)));
@@ -134,6 +135,22 @@ fn certificate(file: &ClusterFile, host: &FileHost) -> Option<CheckRow> {
     })
 }
 
+/// Whether other users can read the key, and claim to be this host. The row of the certificate says
+/// whether it is one.
+fn private_key(host: &str, path: &Path) -> Option<CheckRow> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    let row = |outcome, detail| Some(CheckRow::new("private key", host, outcome, detail));
+    if mode & 0o077 == 0 {
+        return row(RowOutcome::Passed, path.display().to_string());
+    }
+    let detail = format!(
+        "{path} has mode {mode:o}: other users can read it, and claim to be this host. Run `chmod \
+         600 {path}`",
+        path = path.display()
+    );
+    row(RowOutcome::Warning, detail)
+}
+
 fn refused(path: &Path, what: &str) -> Error {
     Error::BadArgument { detail: format!("{} {what}", path.display()) }
 }
@@ -217,5 +234,23 @@ fn reachable(check: &'static str, host: &FileHost, address: SocketAddr) -> Check
             RowOutcome::Warning,
             format!("{address} does not answer ({error}): is its node started?"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_private_key_that_other_users_can_read_is_a_warning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.key");
+        assert_eq!(private_key("a", &path), None);
+        std::fs::write(&path, "").unwrap();
+        for (mode, outcome) in [(0o600, RowOutcome::Passed), (0o644, RowOutcome::Warning)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let row = private_key("a", &path).unwrap();
+            assert_eq!(row.outcome, outcome, "{}", row.detail);
+        }
     }
 }

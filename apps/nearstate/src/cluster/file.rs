@@ -14,6 +14,7 @@ use nearstate_cluster::{
     ClusterConfig, ConfigError, HostConfig, HostId, PartitionConfig, PartitionId,
 };
 use nearstate_membership::{EtcdSettings, MemberTls, MembershipHost};
+use nearstate_model::limits::{REGION_BYTES_MAX, REGION_BYTES_MIN};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, HostAddress, Tls};
 use nearstate_store::{NamespaceRules, ReplicationPolicy};
@@ -27,6 +28,11 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The bytes of the rules that the node adds.
 const NODE_RULES_BYTES: u64 = 64;
+
+/// The shortest election: a candidate writes its vote to its disk, and so do the others, in round
+/// trips between hosts that other work delays by some 10 ms. With less, hosts stand again before
+/// one of them is elected. The shortest lease has an election of three times that.
+const ELECTION_MIN: Duration = Duration::from_millis(50);
 
 /// The longest name of a cluster: its bytes are the id in messages between members.
 const CLUSTER_NAME_BYTES_MAX: usize = 16;
@@ -242,7 +248,12 @@ impl ClusterFile {
             let line = error.span().map_or(1, |span| {
                 1 + text.get(..span.start).unwrap_or_default().matches('\n').count()
             });
-            format!("line {line}: {}", error.message())
+            let message = error.message();
+            let key = error.span().and_then(|span| text.get(span));
+            match key.filter(|_| message == "duplicate key") {
+                Some(key) => format!("line {line}: duplicate key `{key}`"),
+                None => format!("line {line}: {message}"),
+            }
         })?;
         let hosts: std::result::Result<Vec<FileHost>, String> =
             raw.hosts.into_iter().map(FileHost::of).collect();
@@ -299,6 +310,13 @@ impl ClusterFile {
             return Err(format!(
                 "the name {:?} of a host: expected letters, digits, . - and _",
                 host.name
+            ));
+        }
+        if self.election < ELECTION_MIN {
+            return Err(format!(
+                "cluster.election is {:?}: an election takes at least {ELECTION_MIN:?}. Leave it \
+                 out, for half the lease",
+                self.election
             ));
         }
         // A third more at the longest, as the engine's random part says.
@@ -441,6 +459,11 @@ impl ClusterFile {
         if self.etcd.is_some() { "etcd" } else { "raft" }
     }
 
+    /// The endpoints of etcd, if it orders the decisions.
+    pub(crate) fn etcd_endpoints(&self) -> Option<String> {
+        self.etcd.as_ref().map(EtcdFile::endpoints)
+    }
+
     /// How a host reaches etcd; `None`: the embedded engine orders the decisions.
     ///
     /// # Errors
@@ -454,6 +477,11 @@ impl ClusterFile {
     pub(crate) fn certificate(&self, host: &FileHost) -> Option<(PathBuf, PathBuf)> {
         let tls = self.tls.as_ref()?;
         Some((self.filled(&tls.certificate, &host.name).into(), tls.ca.clone()))
+    }
+
+    /// The file of a host's private key, if the file has one.
+    pub(crate) fn private_key(&self, host: &FileHost) -> Option<PathBuf> {
+        self.tls.as_ref().map(|tls| self.filled(&tls.key, &host.name).into())
     }
 
     /// The certificates of a host, if the file has some.
@@ -501,6 +529,14 @@ fn partitions(
         }
         let region_bytes_max = crate::region::parse_bytes(&partition.region_max)
             .map_err(|what| format!("partition {name:?}, region_max: {what}"))?;
+        if !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&region_bytes_max) {
+            return Err(format!(
+                "partition {name:?}, region_max: {:?} is outside {}MiB to {}TiB",
+                partition.region_max,
+                REGION_BYTES_MIN >> 20,
+                REGION_BYTES_MAX >> 40
+            ));
+        }
         let (id, port) = (PartitionId(partition.id), partition.port);
         let ports = PartitionPorts {
             tls: partition.tls_port,
@@ -508,6 +544,12 @@ fn partitions(
             nudsf_tls: partition.nudsf_tls_port,
             metrics: partition.metrics_port,
         };
+        if port == 0 || ports.all().any(|port| port == 0) {
+            return Err(format!(
+                "partition {name:?}: a port is 0. Clients of each host connect to the same port: \
+                 choose one"
+            ));
+        }
         partitions.push(FilePartition { id, name, group, port, ports, region_bytes_max });
     }
     Ok(partitions)

@@ -57,6 +57,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
     json!({
         "partition": file.partition_name(nearstate_cluster::PartitionId(copy.partition)),
         "view": copy.view,
+        "known": copy.is_known,
         "owner": copy.owner.map(|host| file.host_name(host)),
         "excluded": copy.excluded.map(|host| file.host_name(host)),
         "reports": names(&mut copy.reports.iter().copied()),
@@ -65,6 +66,9 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "full": names(&mut copy.full.iter().copied()),
         "degraded": copy.is_degraded,
         "role": copy.role,
+        "drain_undecided": copy.is_drain_undecided,
+        "seen_view": copy.view_seen,
+        "state_is_older": copy.is_state_older,
         "complete": copy.is_complete,
         "lease_ms": copy.lease_ms,
         "origin": copy.origin,
@@ -176,13 +180,16 @@ pub(crate) fn table(statuses: &[Value], now_ms: u64) -> String {
             let partition = field(copy, "partition");
             let member = member_of(statuses, &partition, &host).unwrap_or(&Value::Null);
             let free = copy.get("bytes_free").and_then(Value::as_u64);
+            // A host that does not know the present state shows no other one as if it did.
+            let is_known = copy.get("known") != Some(&Value::Bool(false));
+            let decided = |name| if is_known { field(copy, name) } else { "unknown".to_owned() };
             rows.push(vec![
                 partition,
                 host.clone(),
                 field(copy, "role"),
-                field(copy, "view"),
-                field(copy, "owner"),
-                field(copy, "full"),
+                decided("view"),
+                decided("owner"),
+                decided("full"),
                 field(copy, "lease_ms"),
                 field(copy, "position"),
                 field(copy, "sealed"),
@@ -300,6 +307,19 @@ mod tests {
         let lost = json!({ "host": "c", "unreachable": "no reply in time" });
         let shown = table(&[lost], NOW_MS);
         assert!(shown.contains("not heard by a node that answers since"), "{shown}");
+    }
+
+    #[test]
+    fn a_host_that_does_not_know_the_state_shows_neither_owner_nor_members() {
+        let status = |known: bool| {
+            json!({ "host": "a", "partitions": [{
+                "partition": "amf", "known": known, "view": 1, "owner": "b", "full": ["a", "b"],
+            }] })
+        };
+        let shown = table(&[status(false)], NOW_MS);
+        assert!(!shown.contains("a,b") && shown.matches("unknown").count() == 3, "{shown}");
+        let shown = table(&[status(true)], NOW_MS);
+        assert!(shown.contains("a,b") && !shown.contains("unknown"), "{shown}");
     }
 
     #[test]

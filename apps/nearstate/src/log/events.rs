@@ -96,6 +96,10 @@ events! {
         "The owner changes, or a host starts. The member connects again by itself. One line per \
          minute for each cause; `suppressed` counts the others.";
 
+    COPY_RETRIED = "NS-1031" Info "a step of a copy is tried again",
+        "`reason` says what failed. At a fail-over, and when a host joins again, it passes. If it \
+         is repeated for two seconds, `NS-3008` follows.";
+
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
     PLAIN_TEXT_PASSWORDS = "NS-2002" Warn "passwords are sent over unencrypted TCP",
@@ -152,19 +156,20 @@ events! {
     NAMESPACE_NOT_LOGGED = "NS-3007" Warn "a namespace is not sent to followers",
         "It could not be added to the log, and is tried again. `reason` says why.";
     CLUSTER_COPY_FAILED = "NS-3008" Error "the copy of a partition failed",
-        "`reason` says what failed. It is tried again. If it is repeated, the host does not count \
-         as a member of the group.";
+        "It was repeated for two seconds, and is tried again. `reason` says what failed. Meanwhile \
+         the host does not count as a member of the group.";
     CLUSTER_LEASE_ENDED = "NS-3009" Error "the lease of the partition has ended",
         "Too few members answer. Writers are refused (`Fenced`) until they answer (`NS-1016`), or \
          another host owns the partition. Check the network and the other hosts.";
     CLUSTER_OWNER_SILENT = "NS-3010" Warn "the owner of the partition is silent",
         "If enough members say so, another host takes over. `NS-1018` clears it.";
     CLUSTER_EVICTING = "NS-3011" Warn "a member is removed from those that count",
-        "It has not answered for two leases. It counts again when it has everything. Until then \
-         the group survives one loss less.";
+        "That is decided: it has not answered for two leases. It counts again when it has \
+         everything. Until then the group survives one loss less.";
     MEMBERSHIP_FAILED = "NS-3012" Error "the membership has stopped on this host",
-        "`reason` names the file and what failed, mostly a full disk. The host does not vote and \
-         does not learn decisions. It tries again every second; `NS-1021` clears it.";
+        "`reason` says what failed: a file, mostly because of a full disk, or the requests to \
+         etcd, whose endpoints `NS-5006` names. The host does not vote and does not learn \
+         decisions. It tries again every second; `NS-1021` clears it.";
     CLUSTER_REGION_LOST = "NS-3013" Error "the region of an owned partition is lost",
         "Another member takes over. Check why the region's file is another one.";
     CLUSTER_FORK = "NS-3014" Error "a copy has another history",
@@ -211,4 +216,8 @@ events! {
          host and restart its node: it joins again. Else copy the region before, with `nearstate \
          region follow` from `peer.listen`. Keep cleaners away: a system user, or `RemoveIPC=no` \
          in `logind.conf`.";
+    DRAIN_UNDECIDED = "NS-3028" Error "a drain is not decided: writers are refused until it is",
+        "The membership did not answer in the last step of `nearstate cluster drain`, and may \
+         decide it later. `NS-5015` is raised until it has. Start a majority of the voters, or \
+         etcd.";
 }

@@ -7,6 +7,7 @@ mod members;
 mod operator;
 mod regions;
 mod copies;
+mod lost_membership;
 mod votes;
 mod stopping;
 mod host_events;

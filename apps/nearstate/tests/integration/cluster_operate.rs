@@ -320,3 +320,53 @@ fn writers_go_on_behind_a_drain_with_one_other_complete_copy() {
     let log = hosts.log(owner);
     assert!(!log.contains("NS-1020"), "it has discarded its copy: {log}");
 }
+
+/// The kernel accepts the connection for a process that is stopped.
+#[test]
+fn a_stopped_node_is_named_and_the_next_one_on_this_machine_is_asked() {
+    let hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
+    let signal = |name: &str| {
+        let process = hosts.process_id(0).to_string();
+        assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
+    };
+    signal("-STOP");
+    let status = hosts.output(&["status"]);
+    let refusal = hosts.refusal(&["status", "--host", "a"]);
+    signal("-CONT");
+    let text = String::from_utf8(status.stdout).unwrap();
+    assert!(status.status.success() && text.contains("a: UNREACHABLE"), "{text}");
+    assert!(refusal.contains("does not answer, and nothing was done"), "{refusal}");
+}
+
+/// The owner's region has seen a later state than the new membership has, so its host waits.
+#[test]
+fn a_partition_goes_on_when_all_directories_of_the_membership_are_lost() {
+    let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
+    let mut client = hosts.clients(0);
+    assert_eq!(client.ask(&["SET", "key", "kept"]), "+OK");
+    assert_eq!(client.ask(&["WAIT", "2", "60000"]), ":2");
+    (0..NAMES.len()).for_each(|number| hosts.kill(number));
+    for name in NAMES {
+        std::fs::remove_dir_all(hosts.folder.path(&format!("{name}.d"))).unwrap();
+    }
+    (0..NAMES.len()).for_each(|number| hosts.run(number));
+    until("the nodes answer operators", || {
+        NAMES.iter().all(|name| hosts.cluster(&["status", "--host", name]).is_some())
+    });
+    let refusal = hosts.refusal(&["init", "--host", "b"]);
+    assert!(refusal.contains("amf on a (view 1)"), "{refusal}");
+    assert!(refusal.contains("--new-membership"), "{refusal}");
+    assert!(hosts.cluster(&["init", "--host", "b", "--new-membership"]).is_some());
+    let role = |number: usize, role: &str| hosts.status(number).contains(role);
+    until("the owner waits, and the others follow it", || {
+        role(0, "\"role\":\"waiting\"") && role(1, "\"role\":\"member\"")
+    });
+    let words = ["accept-loss", "--partition", "amf", "--host", "b", "--to"];
+    let refusal = hosts.refusal(&[&words[..], &["a"]].concat());
+    assert!(refusal.contains("a waits and would serve nothing"), "{refusal}");
+    let done = hosts.output(&[&words[..], &["b"]].concat());
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(hosts.clients(1).ask(&["GET", "key"]), "kept");
+    hosts.until_all_count();
+    assert_eq!(hosts.owner(), Some(1));
+}

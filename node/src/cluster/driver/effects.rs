@@ -5,7 +5,8 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    FollowStart, GroupState, HostEffect, HostId, LogEnds, MemberRecord, PartitionId, ViewNumber,
+    Applied, ClusterEvent, ClusterEventKind, Command, FollowStart, GroupState, HostEffect, HostId,
+    LogEnds, MemberRecord, MemberRole, PartitionId, ViewNumber,
 };
 use nearstate_model::{Result, invariant};
 
@@ -57,6 +58,19 @@ impl UnstoredRecord {
 }
 
 impl Driver {
+    /// An eviction is an event of the owner when it is ordered: a proposal may be lost, or void.
+    pub(super) fn tell_ordered(&self, command: &Command, applied: Applied) {
+        let Command::Evict { partition, revision, host } = *command else { return };
+        let is_ordered = matches!(applied, Applied::Evicted(_) | Applied::MemberRemoved(_));
+        let is_owner = self.host.role(partition) == Some(MemberRole::Serving);
+        let Some(group) = self.state.group(partition).filter(|_| is_ordered && is_owner) else {
+            return;
+        };
+        let kind = ClusterEventKind::Evicting(host, revision);
+        let event = ClusterEvent { partition, view: group.view(), kind };
+        self.notice(&ClusterNotice::Event(event));
+    }
+
     pub(super) fn carry_out(&mut self) {
         let effects: Vec<HostEffect> = self.effects.drain().collect();
         for effect in effects {

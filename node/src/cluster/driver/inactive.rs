@@ -1,11 +1,12 @@
 //! When this host acts for no partition, or for one of them no longer, and whose answers count.
 
-use nearstate_cluster::{GroupState, HostId, MemberRecord};
+use nearstate_cluster::HostId;
 
 use crate::consensus::EngineStatus;
 
 use super::super::copy_thread::{CopyTask, CopyThread};
 use super::super::notice::ClusterNotice;
+use super::super::published::is_older;
 use super::{Driver, new_host};
 
 impl Driver {
@@ -77,11 +78,6 @@ impl Driver {
             self.notice(&ClusterNotice::LevelTooHigh { decided, highest });
         }
     }
-}
-
-/// Has this host acted in a later state than this one?
-fn is_older(group: &GroupState, record: &MemberRecord) -> bool {
-    group.view() < record.view || group.revision() < record.revision
 }
 
 /// The copy serves, follows and admits no writers.

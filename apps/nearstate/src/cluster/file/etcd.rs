@@ -65,6 +65,11 @@ impl EtcdFile {
         Ok(Some(Self { endpoints, ca: raw.ca, own, compacts }))
     }
 
+    /// All endpoints, for people.
+    pub(super) fn endpoints(&self) -> String {
+        self.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
     /// An endpoint without TLS that is not on this machine: whatever reads the network on its way
     /// reads, and may change, what the membership decides.
     pub(super) fn open_endpoint(&self) -> Option<&EtcdEndpoint> {

@@ -78,6 +78,8 @@ fn each_mistake_has_its_own_error() {
         ("copies = 3", "copies = 3\nacknowledgements = 1", "at least 2"),
         ("copies = 3", "copies = 3\nlease = \"10ms\"", "outside 300 to 10000 ms"),
         ("copies = 3", "copies = 3\nelection = \"290ms\"", "does not end within a lease"),
+        ("copies = 3", "copies = 3\nelection = \"1ms\"", "takes at least 50ms"),
+        ("copies = 3", "copies = 3\ncopies = 3", "duplicate key `copies`"),
         ("copies = 3", "copies = 3\nengine = \"zoo\"", "unknown engine \"zoo\""),
         ("copies = 3", "copies = 3\nengine = \"etcd\"", "requires [etcd] with endpoints"),
         ("[[partition]]", "[etcd]\nendpoints = []\n[[partition]]", "cluster.engine is \"raft\""),
@@ -91,7 +93,10 @@ fn each_mistake_has_its_own_error() {
         ("name = \"amf\"", "name = \"a/b\"", "of a partition: expected letters"),
         ("port = 6379", "port = 99999", "line 28"),
         ("port = 6379", "port = 6379\ntls_port = 6379", "is the address of"),
+        ("port = 6379", "port = 0", "a port is 0"),
+        ("port = 6379", "port = 6379\nnudsf_port = 0", "a port is 0"),
         ("port = 6379", "port = 6379\nregion_max = \"many\"", "region_max"),
+        ("port = 6379", "port = 6379\nregion_max = \"1KiB\"", "\"1KiB\" is outside"),
     ] {
         assert!(GOOD.contains(from), "{from}");
         let refused = ClusterFile::parse(&GOOD.replacen(from, to, 1)).unwrap_err();

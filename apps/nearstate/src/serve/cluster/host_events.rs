@@ -10,7 +10,7 @@ use nearstate_cluster::{ClusterEvent, ClusterEventKind, HostId, LogPosition, Par
 use nearstate_model::invariant;
 use nearstate_node::{ClusterNotice, ClusterStatus, StoppedHolder};
 
-use crate::cluster::alarms::{self, AlarmChange, AlarmList, FAILURE_KEPT, Failures};
+use crate::cluster::alarms::{self, AlarmChange, AlarmList, CopyFailure, Failures};
 use crate::cluster::file::{ClusterFile, FileHost};
 use crate::log;
 
@@ -40,7 +40,7 @@ struct HostEventLists {
     events: VecDeque<String>,
     counts: BTreeMap<(PartitionId, &'static str), u64>,
     takeovers: BTreeMap<PartitionId, u64>,
-    failed: BTreeMap<PartitionId, (Instant, String)>,
+    failed: BTreeMap<PartitionId, CopyFailure>,
     unserved: BTreeMap<PartitionId, String>,
     files_gone: BTreeMap<PartitionId, String>,
     alarms: AlarmList,
@@ -91,6 +91,13 @@ impl HostEvents {
         }
     }
 
+    /// Notes that a copy could not be used. Returns whether that has lasted for some time.
+    fn copy_failed(&self, partition: PartitionId, reason: &str) -> bool {
+        let failed = &mut self.lock().failed;
+        let failure = CopyFailure::after(failed.remove(&partition), Instant::now(), reason);
+        failed.entry(partition).or_insert(failure).stays()
+    }
+
     /// Whether the path of a copy names its file.
     pub(super) fn set_file(&self, partition: PartitionId, path: &str, is_present: bool) {
         let event = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
@@ -117,8 +124,10 @@ impl HostEvents {
     ) {
         let failures = {
             let mut inner = self.lock();
-            inner.failed.retain(|_, (at, _)| at.elapsed() < FAILURE_KEPT);
-            let copies = inner.failed.iter().map(|(of, (_, reason))| (*of, reason.clone()));
+            let now = Instant::now();
+            inner.failed.retain(|_, failure| !failure.is_over(now));
+            let staying = inner.failed.iter().filter(|(_, failure)| failure.stays());
+            let copies = staying.map(|(of, failure)| (*of, failure.reason.clone()));
             let (clients, files) = (inner.unserved.clone(), inner.files_gone.clone());
             Failures { copies: copies.collect(), clients, files }
         };
@@ -182,11 +191,8 @@ pub(super) fn notices(
                 | ClusterEventKind::Fork(_) => {}
             }
         }
-        ClusterNotice::Failed { partition: of, reason } => {
-            let partition = file.partition_name(*of);
-            let fields: &log::LogFields<'_> = &[("partition", &partition), ("reason", reason)];
-            log::emit(log::CLUSTER_COPY_FAILED, fields);
-            host_events.lock().failed.insert(*of, (Instant::now(), reason.clone()));
+        ClusterNotice::Failed { partition, reason } => {
+            copy_failed((&file, *partition), reason, &host_events);
         }
         ClusterNotice::CopiedFile { partition: of } => {
             let (partition, ms) = (file.partition_name(*of), nearstate_store::now_ms_coarse());
@@ -195,6 +201,9 @@ pub(super) fn notices(
         }
         ClusterNotice::StoppedHolder { partition, stopped } => {
             stopped_holder(&file.partition_name(*partition), stopped, &host_events);
+        }
+        ClusterNotice::DrainUndecided { partition, reason } => {
+            drain_undecided(&file.partition_name(*partition), reason, &host_events);
         }
         ClusterNotice::EngineFailed { reason } => {
             log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
@@ -225,6 +234,24 @@ pub(super) fn notices(
         }
         ClusterNotice::EngineRecovered => log::emit(log::MEMBERSHIP_RECOVERED, &[]),
     })
+}
+
+fn copy_failed(
+    (file, partition): (&ClusterFile, PartitionId),
+    reason: &str,
+    host_events: &HostEvents,
+) {
+    let stays = host_events.copy_failed(partition, reason);
+    let name = file.partition_name(partition);
+    let fields: &log::LogFields<'_> = &[("partition", &name), ("reason", &reason)];
+    log::emit(if stays { log::CLUSTER_COPY_FAILED } else { log::COPY_RETRIED }, fields);
+}
+
+fn drain_undecided(partition: &str, reason: &str, host_events: &HostEvents) {
+    let fields: &log::LogFields<'_> = &[("partition", &partition), ("reason", &reason)];
+    log::emit(log::DRAIN_UNDECIDED, fields);
+    let (ms, id) = (nearstate_store::now_ms_coarse(), log::DRAIN_UNDECIDED.id);
+    host_events.push(format!("{ms} {id} partition={partition} {reason}"));
 }
 
 fn stopped_holder(partition: &str, stopped: &StoppedHolder, host_events: &HostEvents) {

@@ -8,14 +8,23 @@ use serde_json::{Value, json};
 
 use crate::cluster::level;
 
+use super::lost_membership;
 use super::operator::{DECISION_MAX, OperatorContext, invalid};
 
 /// How often the applied state is looked at.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
 impl OperatorContext {
-    /// Creates the cluster, with the level of its hosts if all of them answer.
-    pub(super) fn initialize(&self) -> Result<Value> {
+    /// Creates the cluster, with the level of its hosts if all of them answer. `is_anew`: although
+    /// regions are of an earlier membership.
+    pub(super) fn initialize(&self, is_anew: bool) -> Result<Value> {
+        // The engine says that a cluster exists.
+        if !is_anew
+            && self.engine.status().voters.is_empty()
+            && let Some(reason) = lost_membership::earlier(&self.statuses())
+        {
+            return Err(invalid(reason));
+        }
         self.engine.initialize(&self.report.file.voters())?;
         Ok(self.raise_level(&[]).unwrap_or_else(|error| {
             let level = self.driver.status().level.0;

@@ -12,6 +12,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
+use crate::cluster::file::ClusterFile;
 use crate::serve::metrics::encode::{counters, gauge, gauges, seconds};
 
 use super::operator::HostReport;
@@ -35,8 +36,20 @@ impl ObserveSource for ClusterMetrics {
     }
 
     fn readiness(&self) -> Result<(), String> {
-        self.driver.status().engine.failure.map_or(Ok(()), Err)
+        unready(&self.report.file, &self.driver.status()).map_or(Ok(()), Err)
     }
+}
+
+/// Why the host does not do its part. A member does, and so does a host that waits for others:
+/// those that start one after the other would never be ready.
+fn unready(file: &ClusterFile, status: &ClusterStatus) -> Option<String> {
+    if let Some(failure) = &status.engine.failure {
+        return Some(failure.clone());
+    }
+    let mut copies = status.copies.iter();
+    let refusing = copies.find(|copy| matches!(copy.role, "fenced" | "draining" | "lost"))?;
+    let partition = file.partition_name(PartitionId(refusing.partition));
+    Some(format!("this host owns {partition} and refuses writers: its role is {}", refusing.role))
 }
 
 impl MetricsReport for ClusterMetrics {
@@ -184,7 +197,7 @@ impl ClusterSample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::file::ClusterFile;
+    use crate::cluster::alarms::tests::healthy;
     use crate::cluster::file::tests::GOOD;
     use std::collections::BTreeSet;
     use std::sync::OnceLock;
@@ -198,6 +211,22 @@ mod tests {
         let rows = table.lines().take_while(|line| line.starts_with('|'));
         let cells = rows.map(|row| row.split('|').nth(1).unwrap());
         cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_host_that_refuses_the_writers_of_its_partition_is_not_ready() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let mut status = healthy();
+        for role in ["owner", "member", "waiting", "sealing"] {
+            status.copies[0].role = role;
+            assert_eq!(unready(&file, &status), None, "{role}");
+        }
+        for role in ["fenced", "draining", "lost"] {
+            status.copies[0].role = role;
+            assert!(unready(&file, &status).unwrap().contains("owns amf"), "{role}");
+        }
+        status.engine.failure = Some("no disk".to_owned());
+        assert_eq!(unready(&file, &status), Some("no disk".to_owned()));
     }
 
     #[test]

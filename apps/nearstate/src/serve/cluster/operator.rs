@@ -1,6 +1,7 @@
 //! Requests of operators to a host of a cluster, what it reports to the other hosts, and the thread
 //! that looks for alarms.
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::cluster::show;
 
 use super::copies::{CopiesOfHosts, longer_copy};
 use super::host_events::HostEvents;
+use super::lost_membership;
 use super::votes;
 
 /// The longest wait for the membership in a request of an operator.
@@ -99,7 +101,8 @@ impl OperatorContext {
             AdminRequest::Status => Ok(self.report.status()),
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
             AdminRequest::Events => Ok(json!(self.report.host_events.events())),
-            AdminRequest::Init => self.initialize(),
+            AdminRequest::Init => self.initialize(false),
+            AdminRequest::InitAnew => self.initialize(true),
             AdminRequest::Finalize { ref without } => self.finalize(without),
             AdminRequest::Vote { host, votes, weakens } => {
                 self.change_vote(HostId(host), votes, weakens)?;
@@ -151,6 +154,17 @@ impl OperatorContext {
         let lease = file.config.lease().map_err(invalid)?;
         let (engine, partition) = (self.engine.as_ref(), PartitionId(partition));
         let statuses = self.cluster_status();
+        // With etcd its members vote, and a drain finds out what the membership decides.
+        let is_voted = goal != OperatorGoal::Drain && file.engine_name() == RAFT;
+        let voters = if is_voted { engine.status().voters } else { BTreeSet::new() };
+        if let Some(reason) = owner_with_lease(file, &statuses, (partition, goal))
+            .or_else(|| votes::no_majority((file, &voters), &statuses))
+        {
+            return Err(invalid(reason));
+        }
+        if let Some(reason) = lost_membership::waits(file, &statuses, (partition, goal)) {
+            return Err(invalid(reason));
+        }
         if let Some(reason) = better_copy(file, &statuses, (partition, goal)) {
             return Err(invalid(reason));
         }
@@ -219,9 +233,31 @@ fn leased(statuses: &Value, host: &str) -> Option<String> {
     owned.map(|copy| copy["partition"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Whether a host that answers has what a task would discard: the lease of an owner, a complete
-/// copy, or a copy that counts while that of the named host does not. A host whose links for
-/// replication are cut hears none of this otherwise.
+/// Why nothing is to be done: an owner that answers has a lease. A host whose links for replication
+/// are cut does not hear it otherwise.
+fn owner_with_lease(
+    file: &ClusterFile,
+    statuses: &Value,
+    (partition, goal): (PartitionId, OperatorGoal),
+) -> Option<String> {
+    if goal == OperatorGoal::Drain {
+        return None;
+    }
+    let partition = file.partition_name(partition);
+    let has_lease = |copy: &Value| {
+        copy["partition"] == partition.as_str() && copy["lease_ms"].as_u64().unwrap_or(0) != 0
+    };
+    let mut hosts = statuses.as_array().into_iter().flatten();
+    let owner = hosts.find(|status| show::items(status, "partitions").any(has_lease))?;
+    let name = owner["host"].as_str().unwrap_or_default();
+    Some(format!(
+        "{name} lives and owns the partition, and has a lease: nothing to do. `nearstate cluster \
+         drain --host {name}` gives it to another host"
+    ))
+}
+
+/// Whether a host that answers has what a task would discard: a complete copy, or a copy that
+/// counts while that of the named host does not.
 fn better_copy(
     file: &ClusterFile,
     statuses: &Value,
@@ -241,11 +277,16 @@ fn better_copy(
         for copy in copies {
             let counts =
                 |name: &str| show::items(copy, "full").any(|host| host.as_str() == Some(name));
-            let what = if copy["lease_ms"].as_u64().unwrap_or(0) != 0 {
-                "owns the partition, and has a lease: stop its node first, or drain it"
-            } else if is_anew && copy["complete"] == true {
+            let what = if is_anew && copy["complete"] == true {
                 "has a complete copy: use accept-loss --to with its name"
-            } else if !is_anew && copy["complete"] == true && counts(&host) && !counts(&to) {
+            } else if !is_anew
+                && copy["complete"] == true
+                // Its host waits for a later membership, and serves nothing. What it holds is
+                // compared.
+                && copy["state_is_older"] != true
+                && counts(&host)
+                && !counts(&to)
+            {
                 "has a copy that counts, and the named host has none: give its name to --to"
             } else {
                 continue;

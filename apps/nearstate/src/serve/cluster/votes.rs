@@ -1,7 +1,11 @@
 //! Whether the hosts that vote could lose one more after a host is removed from them, and whether a
 //! host that is added answers. Looked at before the change is made.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
+
+use crate::cluster::file::ClusterFile;
 
 /// The fewest hosts of which one can be lost, while the others are still a majority.
 const VOTERS_MIN: usize = 3;
@@ -62,6 +66,29 @@ pub(super) fn cannot_join(statuses: &Value, host: &str) -> Option<String> {
             "{host} does not answer ({reason}), and would count as a voter that is lost: start its \
              node first (nearstate serve --cluster FILE --host {host}), or let this command wait \
              for it (--wait 5min)"
+        )
+    })
+}
+
+/// Why an operator's decision is not possible: too few of the voters answer.
+pub(super) fn no_majority(
+    (file, voters): (&ClusterFile, &BTreeSet<u64>),
+    statuses: &Value,
+) -> Option<String> {
+    let is_silent = |name: &str| {
+        let mut hosts = statuses.as_array().into_iter().flatten();
+        hosts.any(|status| status["host"] == name && !status["unreachable"].is_null())
+    };
+    let names = file.hosts.iter().filter(|host| voters.contains(&host.id.0.into()));
+    let silent: Vec<&str> =
+        names.map(|host| host.name.as_str()).filter(|name| is_silent(name)).collect();
+    let answering = voters.len().saturating_sub(silent.len());
+    (answering <= voters.len() / 2 && !voters.is_empty()).then(|| {
+        format!(
+            "no majority of the voters answers ({answering} of {}), so nothing can be decided: \
+             start the nodes of {} first, as many as are needed",
+            voters.len(),
+            silent.join(", ")
         )
     })
 }
@@ -127,5 +154,24 @@ mod tests {
         assert_eq!(cannot_join(&statuses(&[]), "c"), None);
         let said = cannot_join(&statuses(&["c"]), "c").unwrap();
         assert!(said.starts_with("c does not answer (no reply in time)"), "{said}");
+    }
+
+    #[test]
+    fn a_lost_majority_is_said_with_the_hosts_to_start() {
+        let file = ClusterFile::parse(crate::cluster::file::tests::GOOD).unwrap();
+        let voters = BTreeSet::from([1, 2, 3]);
+        let status = |host: &str, answers: bool| match answers {
+            true => json!({ "host": host }),
+            false => json!({ "host": host, "unreachable": "no route" }),
+        };
+        let reason = |answers: [bool; 3]| {
+            let hosts = ["a", "b", "c"].into_iter().zip(answers);
+            let statuses: Value = hosts.map(|(host, answers)| status(host, answers)).collect();
+            no_majority((&file, &voters), &statuses)
+        };
+        assert_eq!(reason([true, true, false]), None);
+        let lost = reason([true, false, false]).unwrap();
+        assert!(lost.contains("(1 of 3)") && lost.contains("the nodes of b, c first"), "{lost}");
+        assert_eq!(no_majority((&file, &BTreeSet::new()), &json!([])), None);
     }
 }
