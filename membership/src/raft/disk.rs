@@ -7,10 +7,21 @@
 //! | `vote` | the vote | a new file and a rename |
 //! | `snapshot` | the state machine | a new file and a rename |
 //! | `log` | entries, truncations, purges | appending; a new file and a rename when it is large |
+//! | `committed` | a command that was decided | a new file and a rename, and no wait for the disk |
 //!
-//! A record has a header of 24 bytes (mark, size, sequence number, check value) and JSON. A record
-//! that was cut short by a crash is the last one, and was never acknowledged: it is dropped. An
-//! invalid record with a valid one behind it is damage, and the directory is refused.
+//! A record has a header of 24 bytes (mark, size, sequence number, check value) and JSON. It is
+//! acknowledged when the `fsync` behind it has ended. A write whose `fsync` had not ended can be
+//! torn, and is the last one. What a process that was killed leaves of it is its beginning. What a
+//! loss of power leaves is some of its sectors, and zeros in place of the others. So an invalid
+//! record is dropped if nothing valid is behind it, and
+//!
+//! - the file ends in it (a payload that is whole all the same shows that its size is damaged), or
+//! - a sector of the file has only zeros, from the record on.
+//!
+//! Every other invalid record may have been acknowledged, the last one too: it is damage, and the
+//! directory is refused. So is a torn write of several records of which a later one is whole.
+//! Nothing tells an acknowledged record whose end the file system has lost from a torn one. A host
+//! that has dropped it has a shorter log, with which it is not elected by those that have it.
 //!
 //! After a failed write nothing more is written: what the disk has is unknown. Opening the
 //! directory again reads it, and writes the log to a new file, so that what was read is stored.
@@ -36,6 +47,8 @@ const IDENTITY_FILE: &str = "identity";
 const RECORD_BYTES_MAX: usize = 8 << 20;
 /// The largest file that is read.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// What a disk writes as a whole, in bytes. With larger sectors each of these parts is zero too.
+const SECTOR_BYTES: usize = 512;
 
 /// To which member a directory belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +126,7 @@ fn record(bytes: &[u8]) -> Option<(u64, &[u8])> {
     is_valid.then_some((sequence, payload))
 }
 
-/// The records of a file. What a crash has cut short is left out.
+/// The records of a file. A write that was never acknowledged is left out, if it is the last one.
 fn records<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<Vec<T>> {
     let mut records = Vec::new();
     let mut rest = bytes;
@@ -126,13 +139,27 @@ fn records<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<Vec<T>> {
         records.push(parsed);
         rest = rest.get(HEADER_BYTES + payload.len()..).unwrap_or_default();
     }
-    let is_damaged = (1..rest.len()).any(|at| {
+    let is_followed = (1..rest.len()).any(|at| {
         rest.get(at..).is_some_and(|bytes| bytes.starts_with(&MARK) && record(bytes).is_some())
     });
-    if is_damaged {
+    if is_followed || !is_torn(bytes.len() - rest.len(), rest) {
         return Err(damaged(path, &format!("record {} is damaged", records.len())));
     }
     Ok(records)
+}
+
+/// Can an invalid record, at this place of its file, be a write whose `fsync` had not ended?
+fn is_torn(at: usize, rest: &[u8]) -> bool {
+    let Some((header, payload)) = rest.split_first_chunk::<HEADER_BYTES>() else { return true };
+    let [_, _, _, _, size @ ..] = header;
+    let size = size.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size) as usize);
+    let is_whole = || serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_ok();
+    if payload.len() < size && !is_whole() {
+        return true;
+    }
+    let (first, others) = rest.split_at(rest.len().min(SECTOR_BYTES - at % SECTOR_BYTES));
+    let mut sectors = std::iter::once(first).chain(others.chunks(SECTOR_BYTES));
+    sectors.any(|sector| sector.iter().all(|byte| *byte == 0))
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {
@@ -385,20 +412,44 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_before_the_last_record_is_damage() {
+    fn a_flipped_bit_of_an_acknowledged_record_is_damage() {
         let place = tempfile::tempdir().unwrap();
         let (mut files, _) = open(place.path()).unwrap();
         files.append(&texts(3)).unwrap();
         drop(files);
         let path = place.path().join("log");
         let whole = fs::read(&path).unwrap();
-        let last = whole.len() - encode(0, &"record 0").unwrap().len();
-        for at in 0..last {
+        for at in 0..whole.len() {
             let mut flipped = whole.clone();
             flipped[at] ^= 1 << (at % 8);
             fs::write(&path, &flipped).unwrap();
             let error = open(place.path()).unwrap_err();
             assert!(matches!(error, Error::Damaged { .. }), "byte {at}: {error}");
+        }
+    }
+
+    /// A write of several sectors of which a loss of power has left some.
+    #[test]
+    fn a_torn_write_is_dropped_whichever_sectors_are_missing() {
+        let place = tempfile::tempdir().unwrap();
+        let (mut files, _) = open(place.path()).unwrap();
+        files.append(&texts(4)).unwrap();
+        let before = fs::read(place.path().join("log")).unwrap().len();
+        files.append(&["x".repeat(3 * SECTOR_BYTES)]).unwrap();
+        drop(files);
+        let path = place.path().join("log");
+        let whole = fs::read(&path).unwrap();
+        let sectors = whole.len().div_ceil(SECTOR_BYTES);
+        for missing in 1_u32..1 << sectors {
+            let mut torn = whole.clone();
+            for sector in (0..sectors).filter(|sector| missing & 1 << sector != 0) {
+                let from = (sector * SECTOR_BYTES).max(before);
+                let upto = ((sector + 1) * SECTOR_BYTES).min(whole.len());
+                torn[from..upto].fill(0);
+            }
+            fs::write(&path, &torn).unwrap();
+            let (_, found) = open(place.path()).unwrap();
+            assert_eq!(found, texts(4), "without the sectors {missing:b}");
         }
     }
 
