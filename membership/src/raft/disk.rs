@@ -28,6 +28,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nearstate_model::{Error, Result};
@@ -61,6 +62,13 @@ pub(crate) struct DirectoryIdentity {
     /// an earlier version has none.
     #[serde(default)]
     pub(crate) settings: Vec<(String, String)>,
+}
+
+/// A directory that no other process uses. Nothing in it was changed yet.
+#[derive(Debug)]
+pub(crate) struct LockedDirectory {
+    directory: PathBuf,
+    lock: File,
 }
 
 /// The files of one directory.
@@ -177,33 +185,59 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-impl MemberFiles {
-    /// Opens or creates a directory. Returns the records of its log.
+impl LockedDirectory {
+    /// Locks a directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// `System`: the directory cannot be written, or another process uses it. `Damaged`: a record
-    /// that was acknowledged is not valid. `BadArgument`: the directory of another member.
-    pub(crate) fn open<T: Serialize + DeserializeOwned>(
-        directory: &Path,
-        identity: &DirectoryIdentity,
-    ) -> Result<(Self, Vec<T>)> {
+    /// `System`: it cannot be created, or another process uses it.
+    pub(crate) fn lock(directory: &Path) -> Result<Self> {
         let lock = lock_directory(directory)?;
-        let path = directory.join("log");
-        let old = match read(&path)? {
-            Some(bytes) => records(&path, &bytes)?,
-            None => Vec::new(),
-        };
-        // Before the cluster is created, nothing rests on the settings.
-        let is_new = old.is_empty()
-            && read(&directory.join("vote"))?.is_none()
-            && read(&directory.join("snapshot"))?.is_none();
-        check_identity(directory, identity, is_new)?;
-        let mut sequence = 0;
-        let (log, log_bytes) = write_log(directory, &mut sequence, &old)?;
-        let directory = directory.to_owned();
-        Ok((Self { directory, log, log_bytes, sequence, has_failed: false, _lock: lock }, old))
+        Ok(Self { directory: directory.to_owned(), lock })
     }
 
+    /// The records of the log.
+    ///
+    /// # Errors
+    /// `System`: it cannot be read. `Damaged`: a record that may have been acknowledged is not
+    /// valid.
+    pub(crate) fn read_log<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
+        let path = self.directory.join("log");
+        Ok(read(&path)?.map(|bytes| records(&path, &bytes)).transpose()?.unwrap_or_default())
+    }
+
+    /// The contents of a file of one record, if it exists.
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        read_one(&self.directory.join(name))
+    }
+
+    /// An error that says that the directory cannot be used.
+    pub(crate) fn damaged(&self, what: &str) -> Error {
+        damaged(&self.directory, what)
+    }
+
+    /// Opens the files, and writes the log anew with these records.
+    ///
+    /// # Errors
+    /// `System`: the directory cannot be written. `Damaged`: a file of it. `BadArgument`: the
+    /// directory of another member.
+    pub(crate) fn open<T: Serialize>(
+        self,
+        identity: &DirectoryIdentity,
+        log: &[T],
+    ) -> Result<MemberFiles> {
+        let Self { directory, lock } = self;
+        // Before the cluster is created, nothing rests on the settings.
+        let is_new = log.is_empty()
+            && read(&directory.join("vote"))?.is_none()
+            && read(&directory.join("snapshot"))?.is_none();
+        check_identity(&directory, identity, is_new)?;
+        let mut sequence = 0;
+        let (log, log_bytes) = write_log(&directory, &mut sequence, log)?;
+        Ok(MemberFiles { directory, log, log_bytes, sequence, has_failed: false, _lock: lock })
+    }
+}
+
+impl MemberFiles {
     /// Notes a failure: nothing more is written.
     fn checked<T>(&mut self, outcome: Result<T>) -> Result<T> {
         self.has_failed |= outcome.is_err();
@@ -244,6 +278,11 @@ impl MemberFiles {
         }
         self.log.write_all(&bytes)?;
         self.log.sync_data()?;
+        if self.log.metadata()?.nlink() == 0 {
+            return Err(io::Error::other("it was removed"));
+        }
+        #[cfg(test)]
+        super::kill_point::pass_write();
         self.log_bytes += bytes.len() as u64;
         Ok(())
     }
@@ -267,6 +306,14 @@ impl MemberFiles {
         self.check_usable()?;
         let outcome = replace_file(&self.directory, name, value);
         self.checked(outcome)
+    }
+
+    /// Replaces the contents of a file of one record without waiting for the disk: after a loss of
+    /// power it has any earlier contents, or none that are valid.
+    pub(crate) fn hint(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+        let (path, new) = (self.directory.join(name), self.directory.join(format!("{name}.new")));
+        fs::write(&new, encode(0, value)?)?;
+        fs::rename(&new, &path)
     }
 
     /// The contents of a file of one record, if it exists.
@@ -348,6 +395,8 @@ fn replace_with(directory: &Path, name: &str, bytes: &[u8]) -> Result<File> {
         file.sync_all()?;
         fs::rename(&new, &path)?;
         File::open(directory)?.sync_all()?;
+        #[cfg(test)]
+        super::kill_point::pass_write();
         Ok(file)
     };
     write().map_err(|error| failed(&path, "write", &error))
@@ -383,8 +432,17 @@ mod tests {
         DirectoryIdentity { cluster: "east".to_owned(), host: 1, settings }
     }
 
+    fn open_as(
+        directory: &Path,
+        identity: &DirectoryIdentity,
+    ) -> Result<(MemberFiles, Vec<String>)> {
+        let locked = LockedDirectory::lock(directory)?;
+        let found = locked.read_log()?;
+        Ok((locked.open(identity, &found)?, found))
+    }
+
     fn open(directory: &Path) -> Result<(MemberFiles, Vec<String>)> {
-        MemberFiles::open(directory, &identity())
+        open_as(directory, &identity())
     }
 
     fn texts(count: usize) -> Vec<String> {
@@ -458,7 +516,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         drop(open(place.path()).unwrap());
         let other = DirectoryIdentity { host: 2, ..identity() };
-        let error = MemberFiles::open::<String>(place.path(), &other).unwrap_err();
+        let error = open_as(place.path(), &other).unwrap_err();
         assert!(error.to_string().contains("belongs to host 1 of cluster \"east\""), "{error}");
     }
 
@@ -468,7 +526,7 @@ mod tests {
         let with = |copies: &str| {
             let settings = vec![("cluster.copies".to_owned(), copies.to_owned())];
             let identity = DirectoryIdentity { settings, ..identity() };
-            MemberFiles::open::<String>(place.path(), &identity)
+            open_as(place.path(), &identity)
         };
         drop(with("2").unwrap());
         let (mut files, _) = with("3").unwrap();
@@ -487,7 +545,7 @@ mod tests {
             let pair = |copies: &str| ("cluster.copies".to_owned(), copies.to_owned());
             let settings = copies.map(pair).into_iter().collect();
             let identity = DirectoryIdentity { settings, ..identity() };
-            let opened = MemberFiles::open::<String>(place.path(), &identity);
+            let opened = open_as(place.path(), &identity);
             opened.map(|(files, _)| (files, identity))
         };
         let (mut files, identity) = with(None).unwrap();

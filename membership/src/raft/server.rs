@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nearstate_model::Error;
 use openraft::error::RaftError;
+use openraft::raft::AppendEntriesRequest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -17,16 +18,28 @@ use crate::limits::{
 use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
-use super::places::ConnectionPlaces;
-use super::types::{CommandBytes, Raft};
+use super::places::{ConnectionPlaces, HostPlace, HostPlaces};
+use super::storage::LogStore;
+use super::types::{CommandBytes, Raft, TypeConfig};
 use super::voters::change_vote_here;
+
+/// Why a connection of a host has ended.
+const DISPLACED: &str = "its host has more connections, of which this one was used longest ago";
+
+/// The openraft of this host, and its log.
+#[derive(Clone)]
+pub(crate) struct LocalRaft {
+    pub(crate) raft: Raft,
+    pub(crate) store: LogStore,
+}
 
 /// Accepts connections until it is dropped. Without openraft, only reports are answered.
 pub(crate) async fn serve(
     listener: TcpListener,
     config: Arc<MembershipConfig>,
-    raft: Option<Raft>,
+    raft: Option<LocalRaft>,
 ) {
+    let hosts = Arc::<HostPlaces>::default();
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let places = ConnectionPlaces::new(UNGREETED);
     let mut connections = tokio::task::JoinSet::new();
@@ -39,7 +52,7 @@ pub(crate) async fn serve(
         while connections.try_join_next().is_some() {}
         let displaced = places.add(address, |number| {
             let (config, raft, permits) = (Arc::clone(&config), raft.clone(), Arc::clone(&permits));
-            let places = Arc::clone(&places);
+            let (places, hosts) = (Arc::clone(&places), Arc::clone(&hosts));
             connections.spawn(async move {
                 let greeted = timeout(HELLO_MAX, greet(socket, &config)).await;
                 if !places.leave(number) {
@@ -47,7 +60,14 @@ pub(crate) async fn serve(
                 }
                 let is_late = |_| io::Error::other("no hello in time");
                 let done = match greeted.map_err(is_late).flatten() {
-                    Ok(member) => converse(member, &permits, (&config, raft.as_ref())).await,
+                    Ok(member) => {
+                        let place = hosts.enter(member.1);
+                        let done = converse(member, &permits, (&config, raft.as_ref()), &place);
+                        tokio::select! {
+                            done = done => done,
+                            () = place.displaced() => Err(io::Error::other(DISPLACED)),
+                        }
+                    }
                     Err(error) => Err(error),
                 };
                 if let Err(error) = done
@@ -67,7 +87,8 @@ pub(crate) async fn serve(
 async fn converse(
     (mut stream, from): (Box<dyn MemberStream>, u64),
     permits: &Semaphore,
-    (config, raft): (&MembershipConfig, Option<&Raft>),
+    (config, raft): (&MembershipConfig, Option<&LocalRaft>),
+    place: &HostPlace,
 ) -> io::Result<()> {
     let Ok(_permit) = permits.try_acquire() else {
         return Err(io::Error::other("too many connections"));
@@ -78,6 +99,7 @@ async fn converse(
         // An idle connection ends as if the other side had closed it.
         let Ok(request) = request.await else { return Ok(()) };
         let request = request?;
+        place.note_use();
         request.check(from).map_err(io::Error::other)?;
         send(&mut stream, &answer(config, raft, request).await).await?;
     }
@@ -130,34 +152,42 @@ fn check_hello(
 /// Carries out a request.
 async fn answer(
     config: &MembershipConfig,
-    raft: Option<&Raft>,
+    raft: Option<&LocalRaft>,
     request: MemberRequest,
 ) -> MemberReply {
     match (request, raft) {
         (MemberRequest::Report, _) => MemberReply::Report((config.report)()),
         (_, None) => MemberReply::Refused("this host orders its commands by etcd".to_owned()),
-        (MemberRequest::ChangeVote { host, votes }, Some(raft)) => {
-            match change_vote_here(config, raft, (host, votes)).await {
+        (MemberRequest::ChangeVote { host, votes }, Some(local)) => {
+            match change_vote_here(config, &local.raft, (host, votes)).await {
                 Ok(()) => MemberReply::VoteChanged,
                 // The host that asked says which kind of error it is.
                 Err(Error::Backend { detail }) => MemberReply::Refused(detail),
                 Err(error) => MemberReply::Refused(error.to_string()),
             }
         }
-        (request, Some(raft)) => ordered(raft, request).await,
+        (MemberRequest::Append(request), Some(local)) => append(local, request).await,
+        (request, Some(local)) => ordered(&local.raft, request).await,
+    }
+}
+
+/// Appends entries of the leader. Openraft skips those whose ids it has.
+async fn append(local: &LocalRaft, request: AppendEntriesRequest<TypeConfig>) -> MemberReply {
+    if let Some(reason) = local.store.contradiction(&request.vote, &request.entries) {
+        return MemberReply::Refused(reason);
+    }
+    match local.raft.append_entries(request).await {
+        Ok(reply) => MemberReply::Append(reply),
+        Err(error) => MemberReply::Refused(error.to_string()),
     }
 }
 
 /// Carries out a request of openraft.
 async fn ordered(raft: &Raft, request: MemberRequest) -> MemberReply {
     match request {
-        MemberRequest::Report | MemberRequest::ChangeVote { .. } => {
+        MemberRequest::Report | MemberRequest::ChangeVote { .. } | MemberRequest::Append(_) => {
             MemberReply::Refused("no request of the engine".to_owned())
         }
-        MemberRequest::Append(request) => match raft.append_entries(request).await {
-            Ok(reply) => MemberReply::Append(reply),
-            Err(error) => MemberReply::Refused(error.to_string()),
-        },
         MemberRequest::Vote(request) => match raft.vote(request).await {
             Ok(reply) => MemberReply::Vote(reply),
             Err(error) => MemberReply::Refused(error.to_string()),
