@@ -31,6 +31,11 @@ pub(crate) const CONNECTIONS_MAX: usize = 16 * CONNECTIONS_OF_HOST_MAX;
 pub(crate) const UNGREETED: UngreetedLimits =
     UngreetedLimits { of_address: 32, all: CONNECTIONS_MAX + 32 };
 
+/// Connections that wait to be accepted, in the kernel: more than have a place. It drops the first
+/// packet of further ones, and the other side waits a second before it sends it again, which is
+/// longer than an election.
+pub(crate) const ACCEPT_QUEUE_MAX: u32 = 1024;
+
 /// The commands of this host that are at the leader at the same time, each on a connection of its
 /// own, so that one whose reply is slow does not delay the others. Further ones wait.
 pub(crate) const LEADER_CALLS_MAX: usize = 4;

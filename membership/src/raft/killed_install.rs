@@ -10,10 +10,10 @@ use nearstate_node::{EngineState, StateMachine};
 use openraft::storage::{RaftLogStorage as _, RaftStateMachine as _};
 use openraft::{CommittedLeaderId, EntryPayload};
 
-use super::disk::DirectoryIdentity;
+use super::disk::{DirectoryIdentity, LockedDirectory};
 use super::kill_point::KILL_AT_WRITE;
 use super::machine::RaftMachine;
-use super::storage::{LogRecord, LogStore};
+use super::storage::{LogRecord, LogStore, SNAPSHOT_FILE};
 use super::types::{LogId, RaftEntry, SnapshotMeta};
 
 /// Names the directory to the process that is killed.
@@ -44,6 +44,15 @@ fn open(directory: &Path) -> (LogStore, RaftMachine) {
     let state = Arc::new(EngineState::new(Box::new(NoCommands), Box::new(|| ())));
     let machine = RaftMachine::open(Box::new(NoCommands), state, store.clone()).unwrap();
     (store, machine)
+}
+
+/// Whether entries are dropped, and whether a snapshot is there: as the files say it, without what
+/// the start does with a directory of an earlier version.
+fn dropped_and_stored(directory: &Path) -> (bool, bool) {
+    let locked = LockedDirectory::lock(directory).unwrap();
+    let records: Vec<LogRecord> = locked.read_log().unwrap();
+    let is_dropped = records.iter().any(|record| matches!(record, LogRecord::Purged(_)));
+    (is_dropped, locked.read::<serde_json::Value>(SNAPSHOT_FILE).unwrap().is_some())
 }
 
 /// As openraft does: it drops the entries while the state machine writes the snapshot.
@@ -83,6 +92,8 @@ fn a_kill_behind_each_write_leaves_no_log_that_begins_behind_the_snapshot() {
         child.args(["--exact", name]).env(DIRECTORY, place.path());
         let ended = child.env(KILL_AT_WRITE, (kills + 1).to_string()).output().unwrap();
         let text = String::from_utf8_lossy(&ended.stdout);
+        let (is_dropped, is_stored) = dropped_and_stored(place.path());
+        assert!(!is_dropped || is_stored, "after {kills} writes: dropped without a snapshot");
         let (log, applied) = runtime.block_on(async {
             let (mut store, mut machine) = open(place.path());
             (store.get_log_state().await.unwrap(), machine.applied_state().await.unwrap().0)

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use nearstate_model::Error;
 use openraft::error::RaftError;
 use openraft::raft::AppendEntriesRequest;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::limits::{
-    CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX, UNGREETED,
+    ACCEPT_QUEUE_MAX, CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX,
+    UNGREETED,
 };
 
 use super::config::MembershipConfig;
@@ -80,6 +81,10 @@ pub(crate) async fn serve(
         if let Some(displaced) = displaced {
             (config.on_refused)(displaced, "too many connections have not said hello");
         }
+        // Its task reads what has arrived before a further connection can take its place. Openraft
+        // also gives up a request after a heartbeat, and connects again: while this loop goes on
+        // without a pause, its connections are those of the address that has most.
+        tokio::task::yield_now().await;
     }
 }
 
@@ -206,5 +211,43 @@ async fn ordered(raft: &Raft, request: MemberRequest) -> MemberReply {
 
 /// Listens at an address.
 pub(crate) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A process that starts again takes over the address of the connections of the one before.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::tests::host;
+    use super::super::message::HelloSettings;
+    use super::*;
+
+    /// All of them are there before the first one is accepted.
+    #[test]
+    fn a_hello_that_has_arrived_counts_before_a_later_connection_does() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let config = Arc::new(host(1, 3));
+            let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut first = TcpStream::connect(address).await.unwrap();
+            let hello = MemberHello {
+                format: FORMAT,
+                cluster: config.cluster.clone(),
+                from: 2,
+                to: 1,
+                settings: HelloSettings::of(&config.settings),
+            };
+            send(&mut first, &hello).await.unwrap();
+            let mut silent = Vec::new();
+            for _ in 0..UNGREETED.of_address {
+                silent.push(TcpStream::connect(address).await.unwrap());
+            }
+            let _server = tokio::spawn(serve(listener, config, None));
+            let reply: MemberReply = receive(&mut first, HELLO_BYTES_MAX).await.unwrap();
+            assert!(matches!(reply, MemberReply::Welcome), "{reply:?}");
+        });
+    }
 }
