@@ -113,6 +113,8 @@ fn connections_of_one_host_keep_no_other_host_out() {
     assert!(reply.contains("report of 1"), "another host: {reply:?}");
     let reply = answer(&cluster, &[hello("east", 2, 1), report].concat());
     assert!(reply.contains("report of 1"), "the same host: {reply:?}");
+    // Long before an idle connection is closed, which is after a minute.
+    held[0].set_read_timeout(Some(LONG / 4)).unwrap();
     let mut rest = Vec::new();
     held[0].read_to_end(&mut rest).unwrap();
     cluster.propose(2, "second");
