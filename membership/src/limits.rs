@@ -54,6 +54,10 @@ pub(crate) const VOTE_CHANGE_MAX: Duration = Duration::from_secs(4);
 /// How long a leader waits until a host that it removes has learned that. A lost one does not.
 pub(crate) const REMOVAL_LEARNED_MAX: Duration = Duration::from_secs(1);
 
+/// A leader that has asked an empty directory so often for what is behind the same command knows
+/// that it had it. A request that is repeated because its reply was late is none.
+pub(crate) const LOST_ASKED_MIN: u32 = 8;
+
 /// Commands after which a snapshot is written: some hundred kilobytes of log.
 pub(crate) const SNAPSHOT_INTERVAL: u64 = 500;
 

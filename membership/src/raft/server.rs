@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nearstate_model::Error;
 use openraft::error::RaftError;
-use openraft::raft::AppendEntriesRequest;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -172,12 +172,31 @@ async fn answer(
             }
         }
         (MemberRequest::Append(request), Some(local)) => append(local, request).await,
+        (MemberRequest::Vote(request), Some(local))
+            if request.last_log_id.is_some_and(|last| last.index > 0) && local.store.is_empty() =>
+        {
+            let reason = "this host has neither vote nor log: it may have lost its directory";
+            MemberReply::Refused(reason.to_owned())
+        }
         (request, Some(local)) => ordered(&local.raft, request).await,
     }
 }
 
 /// Appends entries of the leader. Openraft skips those whose ids it has.
+///
+/// A directory with neither vote nor log has nothing that entries can follow. It does not accept
+/// the leader before it gets the log from its beginning, or a snapshot. A host that is added gets
+/// that after a few conflicts, each with another place. A leader that asks again and again for the
+/// same place knows that this host had it.
 async fn append(local: &LocalRaft, request: AppendEntriesRequest<TypeConfig>) -> MemberReply {
+    if let Some(previous) = request.prev_log_id
+        && local.store.is_empty()
+    {
+        return match local.store.lost_before(previous) {
+            Some(reason) => MemberReply::Refused(reason),
+            None => MemberReply::Append(AppendEntriesResponse::Conflict),
+        };
+    }
     if let Some(reason) = local.store.contradiction(&request.vote, &request.entries) {
         return MemberReply::Refused(reason);
     }

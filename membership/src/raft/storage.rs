@@ -168,6 +168,9 @@ impl LogStore {
         let log = LogEntries::of(&locked.read_log::<LogRecord>()?, index);
         let log = log.map_err(|what| locked.damaged(&what))?;
         stored.check(vote, log.last()).map_err(|what| locked.damaged(&what))?;
+        if let Some(vote) = vote {
+            stored.note_vote(vote);
+        }
         let files = locked.open(identity, &log.records())?;
         let has_led = vote.is_some_and(|vote| vote.committed && is_of(&vote, identity.host));
         let snapshot = watch::Sender::new(SnapshotOnDisk { index, is_closed: false });
@@ -184,6 +187,17 @@ impl LogStore {
     /// True if this host led when the directory was used last.
     pub(crate) fn has_led(&self) -> bool {
         self.has_led
+    }
+
+    /// True if nothing was stored: neither a vote nor an entry nor a snapshot.
+    pub(crate) fn is_empty(&self) -> bool {
+        let has_snapshot = self.snapshot.borrow().index.is_some();
+        !has_snapshot && self.entries().last().is_none() && !self.stored.has_vote()
+    }
+
+    /// See [`StoredBefore::lost_before`].
+    pub(crate) fn lost_before(&self, previous: LogId) -> Option<String> {
+        self.stored.lost_before(previous)
     }
 
     /// Why entries of a leader with this vote contradict those of this host: two commands have one

@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nearstate_model::{Error, Result};
 use tokio::sync::watch;
 
+use crate::limits::LOST_ASKED_MIN;
+
 use super::types::{LogId, Vote};
 
 /// What the operator does with a directory that lacks something.
@@ -18,6 +20,8 @@ const ADVICE: &str = "stop this node, remove this host from the cluster, empty i
 #[derive(Debug, Default)]
 pub(crate) struct StoredBefore {
     marks: Mutex<StoredMarks>,
+    /// The place that a leader has asked an empty directory for, and how often.
+    asked: Mutex<(Option<LogId>, u32)>,
     contradiction: watch::Sender<Option<String>>,
 }
 
@@ -34,6 +38,10 @@ impl StoredBefore {
 
     pub(crate) fn note_vote(&self, vote: Vote) {
         self.marks().vote = Some(vote);
+    }
+
+    pub(crate) fn has_vote(&self) -> bool {
+        self.marks().vote.is_some()
     }
 
     pub(crate) fn note_last(&self, last: Option<LogId>) {
@@ -55,6 +63,24 @@ impl StoredBefore {
     pub(crate) fn contradicted(&self, reason: String) -> String {
         self.contradiction.send_replace(Some(reason.clone()));
         reason
+    }
+
+    /// An empty directory is asked for what is behind this entry, which it does not have. Returns why
+    /// this host must not go on, if the leader knows that it had it.
+    pub(crate) fn lost_before(&self, previous: LogId) -> Option<String> {
+        let count = {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = if asked.0 == Some(previous) { asked.1 + 1 } else { 1 };
+            *asked = (Some(previous), count);
+            count
+        };
+        (count >= LOST_ASKED_MIN).then(|| {
+            self.contradicted(format!(
+                "the directory of a voter is lost: the leader knows that this host had command {}, \
+                 and the directory is empty; {ADVICE}",
+                previous.index
+            ))
+        })
     }
 
     /// Waits until this host must not go on.

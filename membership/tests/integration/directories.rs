@@ -103,6 +103,40 @@ fn a_directory_that_is_lost_while_its_host_runs_is_not_begun_anew() {
 }
 
 #[test]
+fn a_voter_that_starts_with_an_empty_directory_takes_no_part_until_it_is_added_again() {
+    let mut cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    let leader = cluster.leader();
+    let (emptied, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    cluster.hosts[&emptied].until_line("first");
+    cluster.hosts.remove(&emptied);
+    fs::remove_dir_all(cluster.directory(emptied)).unwrap();
+    cluster.run(emptied);
+    let lost = |_: &str, others: &[EngineEvent]| {
+        failures(others).iter().any(|reason| {
+            reason.contains("the directory of a voter is lost") && reason.contains("add the host")
+        })
+    };
+    cluster.hosts[&emptied].until(lost);
+    assert!(!cluster.directory(emptied).join("vote").exists(), "it has accepted a vote");
+    // The leader has no panic, and the two others go on.
+    cluster.propose(leader, "second");
+    cluster.propose(other, "third");
+    for host in [leader, other] {
+        assert!(cluster.hosts[&host].told().1.is_empty(), "{:?}", cluster.hosts[&host].told().1);
+    }
+    assert!(!cluster.hosts[&emptied].told().0.contains("second"));
+    // As documented.
+    cluster.hosts.remove(&emptied);
+    cluster.vote(leader, emptied, false);
+    fs::remove_dir_all(cluster.directory(emptied)).unwrap();
+    cluster.run(emptied);
+    cluster.vote(leader, emptied, true);
+    cluster.until_voters(emptied, &[1, 2, 3]);
+    cluster.hosts[&emptied].until_line("third");
+}
+
+#[test]
 fn a_snapshot_that_cannot_be_written_disables_no_voter() {
     let mut cluster = Cluster::start(3);
     cluster.propose(1, "first");
