@@ -17,14 +17,24 @@ pub(crate) const HELLO_MAX: Duration = Duration::from_secs(2);
 /// A connection without a request for this long is closed. A member that needs it connects again.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// The most connections from other members that have said hello: six for each of 16 hosts, for the
-/// engine, a report and [`LEADER_CALLS_MAX`]. Further ones are closed.
-pub(crate) const CONNECTIONS_MAX: usize = 96;
+/// The most connections of one host that have said hello: the engine, a report and
+/// [`LEADER_CALLS_MAX`] need six. A further one takes the place of the one that was used longest
+/// ago, and a member whose connection was closed connects again.
+pub(crate) const CONNECTIONS_OF_HOST_MAX: usize = 8;
+
+/// The most connections from other members that have said hello: all of 16 hosts. Further ones are
+/// closed.
+pub(crate) const CONNECTIONS_MAX: usize = 16 * CONNECTIONS_OF_HOST_MAX;
 
 /// Connections that have not said hello: all of all hosts may come at once after a cut, and five
 /// hosts may share an address. A further one takes the place of an older one.
 pub(crate) const UNGREETED: UngreetedLimits =
-    UngreetedLimits { of_address: 32, all: CONNECTIONS_MAX + 64 };
+    UngreetedLimits { of_address: 32, all: CONNECTIONS_MAX + 32 };
+
+/// Connections that wait to be accepted, in the kernel: more than have a place. It drops the first
+/// packet of further ones, and the other side waits a second before it sends it again, which is
+/// longer than an election.
+pub(crate) const ACCEPT_QUEUE_MAX: u32 = 1024;
 
 /// The commands of this host that are at the leader at the same time, each on a connection of its
 /// own, so that one whose reply is slow does not delay the others. Further ones wait.
@@ -43,6 +53,10 @@ pub(crate) const VOTE_CHANGE_MAX: Duration = Duration::from_secs(4);
 
 /// How long a leader waits until a host that it removes has learned that. A lost one does not.
 pub(crate) const REMOVAL_LEARNED_MAX: Duration = Duration::from_secs(1);
+
+/// A leader that has asked an empty directory so often for what is behind the same command knows
+/// that it had it. A request that is repeated because its reply was late is none.
+pub(crate) const LOST_ASKED_MIN: u32 = 8;
 
 /// Commands after which a snapshot is written: some hundred kilobytes of log.
 pub(crate) const SNAPSHOT_INTERVAL: u64 = 500;

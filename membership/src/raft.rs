@@ -1,6 +1,8 @@
 //! The embedded engine: openraft, with its files, its messages and its own thread.
 
 mod engine;
+#[cfg(test)]
+mod killed_install;
 mod server;
 mod places;
 mod voters;
@@ -10,8 +12,11 @@ mod connection;
 mod message;
 mod machine;
 mod storage;
+mod stored;
 mod types;
 mod disk;
+#[cfg(test)]
+mod kill_point;
 
 pub use config::{MachineFactory, MembershipConfig, MembershipHost, ReportSource};
 pub use connection::MemberTls;

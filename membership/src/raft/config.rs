@@ -111,10 +111,10 @@ impl MembershipConfig {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn host(host: u64, hosts: u64) -> MembershipConfig {
+    pub(in crate::raft) fn host(host: u64, hosts: u64) -> MembershipConfig {
         let member = |number: u64| {
             let address = SocketAddr::from(([127, 0, 0, 1], 7000));
             (number, MembershipHost { name: format!("h{number}"), address })

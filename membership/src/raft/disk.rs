@@ -7,16 +7,28 @@
 //! | `vote` | the vote | a new file and a rename |
 //! | `snapshot` | the state machine | a new file and a rename |
 //! | `log` | entries, truncations, purges | appending; a new file and a rename when it is large |
+//! | `committed` | a command that was decided | a new file and a rename, and no wait for the disk |
 //!
-//! A record has a header of 24 bytes (mark, size, sequence number, check value) and JSON. A record
-//! that was cut short by a crash is the last one, and was never acknowledged: it is dropped. An
-//! invalid record with a valid one behind it is damage, and the directory is refused.
+//! A record has a header of 24 bytes (mark, size, sequence number, check value) and JSON. It is
+//! acknowledged when the `fsync` behind it has ended. A write whose `fsync` had not ended can be
+//! torn, and is the last one. What a process that was killed leaves of it is its beginning. What a
+//! loss of power leaves is some of its sectors, and zeros in place of the others. So an invalid
+//! record is dropped if nothing valid is behind it, and
+//!
+//! - the file ends in it (a payload that is whole all the same shows that its size is damaged), or
+//! - a sector of the file has only zeros, from the record on.
+//!
+//! Every other invalid record may have been acknowledged, the last one too: it is damage, and the
+//! directory is refused. So is a torn write of several records of which a later one is whole.
+//! Nothing tells an acknowledged record whose end the file system has lost from a torn one. A host
+//! that has dropped it has a shorter log, with which it is not elected by those that have it.
 //!
 //! After a failed write nothing more is written: what the disk has is unknown. Opening the
 //! directory again reads it, and writes the log to a new file, so that what was read is stored.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nearstate_model::{Error, Result};
@@ -36,6 +48,8 @@ const IDENTITY_FILE: &str = "identity";
 const RECORD_BYTES_MAX: usize = 8 << 20;
 /// The largest file that is read.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// What a disk writes as a whole, in bytes. With larger sectors each of these parts is zero too.
+const SECTOR_BYTES: usize = 512;
 
 /// To which member a directory belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +62,13 @@ pub(crate) struct DirectoryIdentity {
     /// an earlier version has none.
     #[serde(default)]
     pub(crate) settings: Vec<(String, String)>,
+}
+
+/// A directory that no other process uses. Nothing in it was changed yet.
+#[derive(Debug)]
+pub(crate) struct LockedDirectory {
+    directory: PathBuf,
+    lock: File,
 }
 
 /// The files of one directory.
@@ -113,7 +134,7 @@ fn record(bytes: &[u8]) -> Option<(u64, &[u8])> {
     is_valid.then_some((sequence, payload))
 }
 
-/// The records of a file. What a crash has cut short is left out.
+/// The records of a file. A write that was never acknowledged is left out, if it is the last one.
 fn records<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<Vec<T>> {
     let mut records = Vec::new();
     let mut rest = bytes;
@@ -126,13 +147,27 @@ fn records<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<Vec<T>> {
         records.push(parsed);
         rest = rest.get(HEADER_BYTES + payload.len()..).unwrap_or_default();
     }
-    let is_damaged = (1..rest.len()).any(|at| {
+    let is_followed = (1..rest.len()).any(|at| {
         rest.get(at..).is_some_and(|bytes| bytes.starts_with(&MARK) && record(bytes).is_some())
     });
-    if is_damaged {
+    if is_followed || !is_torn(bytes.len() - rest.len(), rest) {
         return Err(damaged(path, &format!("record {} is damaged", records.len())));
     }
     Ok(records)
+}
+
+/// Can an invalid record, at this place of its file, be a write whose `fsync` had not ended?
+fn is_torn(at: usize, rest: &[u8]) -> bool {
+    let Some((header, payload)) = rest.split_first_chunk::<HEADER_BYTES>() else { return true };
+    let [_, _, _, _, size @ ..] = header;
+    let size = size.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size) as usize);
+    let is_whole = || serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_ok();
+    if payload.len() < size && !is_whole() {
+        return true;
+    }
+    let (first, others) = rest.split_at(rest.len().min(SECTOR_BYTES - at % SECTOR_BYTES));
+    let mut sectors = std::iter::once(first).chain(others.chunks(SECTOR_BYTES));
+    sectors.any(|sector| sector.iter().all(|byte| *byte == 0))
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {
@@ -150,33 +185,59 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-impl MemberFiles {
-    /// Opens or creates a directory. Returns the records of its log.
+impl LockedDirectory {
+    /// Locks a directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// `System`: the directory cannot be written, or another process uses it. `Damaged`: a record
-    /// that was acknowledged is not valid. `BadArgument`: the directory of another member.
-    pub(crate) fn open<T: Serialize + DeserializeOwned>(
-        directory: &Path,
-        identity: &DirectoryIdentity,
-    ) -> Result<(Self, Vec<T>)> {
+    /// `System`: it cannot be created, or another process uses it.
+    pub(crate) fn lock(directory: &Path) -> Result<Self> {
         let lock = lock_directory(directory)?;
-        let path = directory.join("log");
-        let old = match read(&path)? {
-            Some(bytes) => records(&path, &bytes)?,
-            None => Vec::new(),
-        };
-        // Before the cluster is created, nothing rests on the settings.
-        let is_new = old.is_empty()
-            && read(&directory.join("vote"))?.is_none()
-            && read(&directory.join("snapshot"))?.is_none();
-        check_identity(directory, identity, is_new)?;
-        let mut sequence = 0;
-        let (log, log_bytes) = write_log(directory, &mut sequence, &old)?;
-        let directory = directory.to_owned();
-        Ok((Self { directory, log, log_bytes, sequence, has_failed: false, _lock: lock }, old))
+        Ok(Self { directory: directory.to_owned(), lock })
     }
 
+    /// The records of the log.
+    ///
+    /// # Errors
+    /// `System`: it cannot be read. `Damaged`: a record that may have been acknowledged is not
+    /// valid.
+    pub(crate) fn read_log<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
+        let path = self.directory.join("log");
+        Ok(read(&path)?.map(|bytes| records(&path, &bytes)).transpose()?.unwrap_or_default())
+    }
+
+    /// The contents of a file of one record, if it exists.
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        read_one(&self.directory.join(name))
+    }
+
+    /// An error that says that the directory cannot be used.
+    pub(crate) fn damaged(&self, what: &str) -> Error {
+        damaged(&self.directory, what)
+    }
+
+    /// Opens the files, and writes the log anew with these records.
+    ///
+    /// # Errors
+    /// `System`: the directory cannot be written. `Damaged`: a file of it. `BadArgument`: the
+    /// directory of another member.
+    pub(crate) fn open<T: Serialize>(
+        self,
+        identity: &DirectoryIdentity,
+        log: &[T],
+    ) -> Result<MemberFiles> {
+        let Self { directory, lock } = self;
+        // Before the cluster is created, nothing rests on the settings.
+        let is_new = log.is_empty()
+            && read(&directory.join("vote"))?.is_none()
+            && read(&directory.join("snapshot"))?.is_none();
+        check_identity(&directory, identity, is_new)?;
+        let mut sequence = 0;
+        let (log, log_bytes) = write_log(&directory, &mut sequence, log)?;
+        Ok(MemberFiles { directory, log, log_bytes, sequence, has_failed: false, _lock: lock })
+    }
+}
+
+impl MemberFiles {
     /// Notes a failure: nothing more is written.
     fn checked<T>(&mut self, outcome: Result<T>) -> Result<T> {
         self.has_failed |= outcome.is_err();
@@ -217,6 +278,11 @@ impl MemberFiles {
         }
         self.log.write_all(&bytes)?;
         self.log.sync_data()?;
+        if self.log.metadata()?.nlink() == 0 {
+            return Err(io::Error::other("it was removed"));
+        }
+        #[cfg(test)]
+        super::kill_point::pass_write();
         self.log_bytes += bytes.len() as u64;
         Ok(())
     }
@@ -240,6 +306,14 @@ impl MemberFiles {
         self.check_usable()?;
         let outcome = replace_file(&self.directory, name, value);
         self.checked(outcome)
+    }
+
+    /// Replaces the contents of a file of one record without waiting for the disk: after a loss of
+    /// power it has any earlier contents, or none that are valid.
+    pub(crate) fn hint(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+        let (path, new) = (self.directory.join(name), self.directory.join(format!("{name}.new")));
+        fs::write(&new, encode(0, value)?)?;
+        fs::rename(&new, &path)
     }
 
     /// The contents of a file of one record, if it exists.
@@ -321,6 +395,8 @@ fn replace_with(directory: &Path, name: &str, bytes: &[u8]) -> Result<File> {
         file.sync_all()?;
         fs::rename(&new, &path)?;
         File::open(directory)?.sync_all()?;
+        #[cfg(test)]
+        super::kill_point::pass_write();
         Ok(file)
     };
     write().map_err(|error| failed(&path, "write", &error))
@@ -356,8 +432,28 @@ mod tests {
         DirectoryIdentity { cluster: "east".to_owned(), host: 1, settings }
     }
 
+    fn open_as(
+        directory: &Path,
+        identity: &DirectoryIdentity,
+    ) -> Result<(MemberFiles, Vec<String>)> {
+        let locked = lock_again(directory)?;
+        let found = locked.read_log()?;
+        Ok((locked.open(identity, &found)?, found))
+    }
+
+    /// Another test may start a process: until its program runs, it has the lock too.
+    fn lock_again(directory: &Path) -> Result<LockedDirectory> {
+        for _ in 0..10_000 {
+            if let Ok(locked) = LockedDirectory::lock(directory) {
+                return Ok(locked);
+            }
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
+        }
+        LockedDirectory::lock(directory)
+    }
+
     fn open(directory: &Path) -> Result<(MemberFiles, Vec<String>)> {
-        MemberFiles::open(directory, &identity())
+        open_as(directory, &identity())
     }
 
     fn texts(count: usize) -> Vec<String> {
@@ -385,15 +481,14 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_before_the_last_record_is_damage() {
+    fn a_flipped_bit_of_an_acknowledged_record_is_damage() {
         let place = tempfile::tempdir().unwrap();
         let (mut files, _) = open(place.path()).unwrap();
         files.append(&texts(3)).unwrap();
         drop(files);
         let path = place.path().join("log");
         let whole = fs::read(&path).unwrap();
-        let last = whole.len() - encode(0, &"record 0").unwrap().len();
-        for at in 0..last {
+        for at in 0..whole.len() {
             let mut flipped = whole.clone();
             flipped[at] ^= 1 << (at % 8);
             fs::write(&path, &flipped).unwrap();
@@ -402,12 +497,37 @@ mod tests {
         }
     }
 
+    /// A write of several sectors of which a loss of power has left some.
+    #[test]
+    fn a_torn_write_is_dropped_whichever_sectors_are_missing() {
+        let place = tempfile::tempdir().unwrap();
+        let (mut files, _) = open(place.path()).unwrap();
+        files.append(&texts(4)).unwrap();
+        let before = fs::read(place.path().join("log")).unwrap().len();
+        files.append(&["x".repeat(3 * SECTOR_BYTES)]).unwrap();
+        drop(files);
+        let path = place.path().join("log");
+        let whole = fs::read(&path).unwrap();
+        let sectors = whole.len().div_ceil(SECTOR_BYTES);
+        for missing in 1_u32..1 << sectors {
+            let mut torn = whole.clone();
+            for sector in (0..sectors).filter(|sector| missing & 1 << sector != 0) {
+                let from = (sector * SECTOR_BYTES).max(before);
+                let upto = ((sector + 1) * SECTOR_BYTES).min(whole.len());
+                torn[from..upto].fill(0);
+            }
+            fs::write(&path, &torn).unwrap();
+            let (_, found) = open(place.path()).unwrap();
+            assert_eq!(found, texts(4), "without the sectors {missing:b}");
+        }
+    }
+
     #[test]
     fn the_directory_of_another_member_is_refused() {
         let place = tempfile::tempdir().unwrap();
         drop(open(place.path()).unwrap());
         let other = DirectoryIdentity { host: 2, ..identity() };
-        let error = MemberFiles::open::<String>(place.path(), &other).unwrap_err();
+        let error = open_as(place.path(), &other).unwrap_err();
         assert!(error.to_string().contains("belongs to host 1 of cluster \"east\""), "{error}");
     }
 
@@ -417,7 +537,7 @@ mod tests {
         let with = |copies: &str| {
             let settings = vec![("cluster.copies".to_owned(), copies.to_owned())];
             let identity = DirectoryIdentity { settings, ..identity() };
-            MemberFiles::open::<String>(place.path(), &identity)
+            open_as(place.path(), &identity)
         };
         drop(with("2").unwrap());
         let (mut files, _) = with("3").unwrap();
@@ -436,7 +556,7 @@ mod tests {
             let pair = |copies: &str| ("cluster.copies".to_owned(), copies.to_owned());
             let settings = copies.map(pair).into_iter().collect();
             let identity = DirectoryIdentity { settings, ..identity() };
-            let opened = MemberFiles::open::<String>(place.path(), &identity);
+            let opened = open_as(place.path(), &identity);
             opened.map(|(files, _)| (files, identity))
         };
         let (mut files, identity) = with(None).unwrap();
@@ -457,7 +577,7 @@ mod tests {
     fn a_directory_has_one_user() {
         let place = tempfile::tempdir().unwrap();
         let _first = open(place.path()).unwrap();
-        let error = open(place.path()).unwrap_err();
+        let error = LockedDirectory::lock(place.path()).unwrap_err();
         assert!(error.to_string().contains("another process uses it"), "{error}");
     }
 

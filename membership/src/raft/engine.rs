@@ -13,6 +13,7 @@ use nearstate_node::{
 };
 use openraft::BasicNode;
 use openraft::error::{ClientWriteError, InitializeError, RaftError};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
@@ -20,12 +21,13 @@ use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable}
 use crate::limits::{ANSWER_MAX, LEADER_CALLS_MAX, PROPOSALS_MAX, RETRY_INTERVAL};
 
 use super::config::MembershipConfig;
-use super::disk::{DirectoryIdentity, MemberFiles};
+use super::disk::DirectoryIdentity;
 use super::machine::RaftMachine;
 use super::message::{MemberReply, MemberRequest};
 use super::network::{MemberClient, NetworkFactory, unexpected};
-use super::server::{listen, serve};
+use super::server::{LocalRaft, listen, serve};
 use super::storage::LogStore;
+use super::stored::StoredBefore;
 use super::types::{CommandBytes, Raft};
 use super::voters::change_vote;
 
@@ -36,6 +38,7 @@ struct EngineShared {
     /// Absent while the engine has failed.
     raft: Mutex<Option<Raft>>,
     failure: Mutex<Option<String>>,
+    stored: Arc<StoredBefore>,
     permits: Arc<Semaphore>,
     /// Connections to the leader for commands of this host that are not in use.
     leader: Mutex<Vec<MemberClient>>,
@@ -69,6 +72,7 @@ impl RaftEngine {
             state,
             raft: Mutex::new(None),
             failure: Mutex::new(None),
+            stored: Arc::default(),
             permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
             leader: Mutex::default(),
             calls: Semaphore::new(LEADER_CALLS_MAX),
@@ -94,20 +98,28 @@ impl RaftEngine {
     }
 }
 
-/// Runs the engine again after each failure. The first start reports its outcome.
+/// Runs the engine again after each failure. The first opening of its files reports its outcome.
 async fn run_until_stopped(shared: &Arc<EngineShared>, ready: &ReadySender) {
     let mut first = Some(ready);
     loop {
-        let failure = match start(shared).await {
-            Ok(running) => {
-                if let Some(ready) = first.take() {
-                    let _ = ready.send(Ok(()));
-                } else {
-                    shared.state.emit(EngineEvent::Recovered);
+        let failure = match open(shared).await {
+            Ok(opened) => match launch(shared, opened).await {
+                Ok(running) => {
+                    if let Some(ready) = first.take() {
+                        let _ = ready.send(Ok(()));
+                    } else {
+                        shared.state.emit(EngineEvent::Recovered);
+                    }
+                    *lock(&shared.failure) = None;
+                    run(shared, running).await
                 }
-                *lock(&shared.failure) = None;
-                run(shared, running).await
-            }
+                Err(reason) => {
+                    if let Some(ready) = first.take() {
+                        let _ = ready.send(Ok(()));
+                    }
+                    Some(reason)
+                }
+            },
             Err(error) => match first.take() {
                 Some(ready) => {
                     let _ = ready.send(Err(error));
@@ -127,13 +139,21 @@ async fn run_until_stopped(shared: &Arc<EngineShared>, ready: &ReadySender) {
     }
 }
 
+/// What openraft starts with.
+struct OpenedRaft {
+    settings: Arc<openraft::Config>,
+    listener: TcpListener,
+    store: LogStore,
+    machine: RaftMachine,
+}
+
 /// An openraft that runs.
 struct RunningRaft {
     raft: Raft,
     server: tokio::task::JoinHandle<()>,
 }
 
-async fn start(shared: &Arc<EngineShared>) -> Result<RunningRaft> {
+async fn open(shared: &Arc<EngineShared>) -> Result<OpenedRaft> {
     let config = &shared.config;
     let settings = Arc::new(config.openraft()?);
     let Some(own) = config.members.get(&config.host) else {
@@ -148,38 +168,56 @@ async fn start(shared: &Arc<EngineShared>) -> Result<RunningRaft> {
         host: config.host,
         settings: config.decided.lines().to_vec(),
     };
-    let (files, records) = MemberFiles::open(&config.directory, &identity)?;
-    let store = LogStore::new(files, records);
+    let store = LogStore::open(&config.directory, &identity, &shared.stored)?;
     let machine = RaftMachine::open((config.machine)(), Arc::clone(&shared.state), store.clone())?;
     // Not before: a snapshot that was decided with other settings is refused.
     store.complete_identity(&identity)?;
+    Ok(OpenedRaft { settings, listener, store, machine })
+}
+
+/// Starts openraft, which first applies what this host knew to be decided. It may fail at that, as
+/// later, and it may panic.
+async fn launch(
+    shared: &Arc<EngineShared>,
+    opened: OpenedRaft,
+) -> std::result::Result<RunningRaft, String> {
+    let OpenedRaft { settings, listener, store, machine } = opened;
+    let config = &shared.config;
     let network = NetworkFactory { config: Arc::clone(config) };
-    let raft = Raft::new(config.host, settings, network, store, machine).await;
-    let raft = raft.map_err(unavailable)?;
+    let started = Raft::new(config.host, settings, network, store.clone(), machine);
+    let raft = tokio::spawn(started).await.map_err(|error| error.to_string())?;
+    let raft = raft.map_err(|error| error.to_string())?;
+    // The others wait for it: they do not stand before the time of their leader has passed.
+    if store.has_led() {
+        raft.trigger().elect().await.map_err(|error| error.to_string())?;
+    }
     *lock(&shared.raft) = Some(raft.clone());
-    let server = tokio::spawn(serve(listener, Arc::clone(config), Some(raft.clone())));
+    let local = LocalRaft { raft: raft.clone(), store };
+    let server = tokio::spawn(serve(listener, Arc::clone(config), Some(local)));
     Ok(RunningRaft { raft, server })
+}
+
+/// Waits until openraft has failed, and says why.
+async fn failure_of(raft: &Raft) -> String {
+    let mut metrics = raft.metrics();
+    loop {
+        if let Err(error) = &metrics.borrow_and_update().running_state {
+            return error.to_string();
+        }
+        if metrics.changed().await.is_err() {
+            // Its task has ended without a word.
+            return "openraft has panicked".to_owned();
+        }
+    }
 }
 
 /// Waits until openraft has failed, and says why; `None`: the engine is to stop.
 async fn run(shared: &EngineShared, running: RunningRaft) -> Option<String> {
-    let mut metrics = running.raft.server_metrics();
-    let mut failure = None;
-    let failed = async {
-        loop {
-            let state = running.raft.metrics().borrow().running_state.clone();
-            if let Err(error) = state {
-                failure = Some(error.to_string());
-                return;
-            }
-            // A failure changes the metrics; a poll finds it if its message was missed.
-            let _ = timeout(RETRY_INTERVAL, metrics.changed()).await;
-        }
+    let failure = tokio::select! {
+        failure = failure_of(&running.raft) => Some(failure),
+        reason = shared.stored.until_contradicted() => Some(reason),
+        () = shared.stop.notified() => None,
     };
-    tokio::select! {
-        () = failed => {}
-        () = shared.stop.notified() => {}
-    }
     *lock(&shared.raft) = None;
     running.server.abort();
     let _ = running.server.await;

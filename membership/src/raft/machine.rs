@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::io::Cursor;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 use nearstate_node::{EngineState, SNAPSHOT_BYTES_MAX, StateMachine};
 use openraft::storage::RaftStateMachine;
 use openraft::{
@@ -70,11 +71,33 @@ impl RaftMachine {
         &mut **self.own.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Applies a command. A state machine that panics fails, and is not used again: otherwise
+    /// openraft would not notice before the next command.
+    fn apply_command(&mut self, index: u64, command: &[u8]) -> Result<()> {
+        let apply = || {
+            self.machine().apply(index, command)?;
+            self.node.apply(index, command)
+        };
+        let applied = std::panic::catch_unwind(AssertUnwindSafe(apply));
+        applied.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+            Err(Error::Backend { detail: format!("command {index} has caused a panic: {text}") })
+        })
+    }
+
     fn restore(&mut self, meta: &SnapshotMeta, state: &[u8]) -> Result<()> {
         self.machine().restore(state)?;
         self.node.restore(meta.last_log_id.map_or(0, |last| last.index), state)?;
         (self.last, self.membership) = (meta.last_log_id, meta.last_membership.clone());
         Ok(())
+    }
+}
+
+impl Drop for RaftMachine {
+    /// Openraft has ended, or its state machine has failed.
+    fn drop(&mut self) {
+        self.store.close_snapshots();
     }
 }
 
@@ -88,7 +111,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotDraft {
 
 async fn write(store: &LogStore, stored: StoredSnapshot) -> std::result::Result<(), StorageError> {
     let signature = stored.meta.signature();
-    let index = stored.meta.last_log_id.map_or(0, |last| last.index);
+    let index = stored.meta.last_log_id.map(|last| last.index);
     let written = store.replace_snapshot(index, stored).await;
     Ok(written.map_err(|error| StorageIOError::write_snapshot(Some(signature), error))?)
 }
@@ -113,9 +136,8 @@ impl RaftStateMachine<TypeConfig> for RaftMachine {
             match entry.payload {
                 EntryPayload::Blank => {}
                 EntryPayload::Normal(command) => {
-                    let own = self.machine().apply(id.index, &command.0);
-                    let both = own.and_then(|()| self.node.apply(id.index, &command.0));
-                    both.map_err(|error| StorageIOError::apply(id, AnyError::error(error)))?;
+                    let applied = self.apply_command(id.index, &command.0);
+                    applied.map_err(|error| StorageIOError::apply(id, AnyError::error(error)))?;
                 }
                 EntryPayload::Membership(voters) => {
                     self.membership = StoredMembership::new(Some(id), voters);

@@ -13,7 +13,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
     VoteRequest, VoteResponse,
 };
-use openraft::{BasicNode, RPCTypes};
+use openraft::{BasicNode, RPCTypes, RaftLogId as _};
 
 use crate::limits::MESSAGE_BYTES_MAX;
 
@@ -22,7 +22,7 @@ use super::connection::{MemberStream, MemberTls};
 use super::message::{
     FORMAT, HelloSettings, MemberHello, MemberReply, MemberRequest, receive, send,
 };
-use super::types::TypeConfig;
+use super::types::{LogId, TypeConfig};
 
 /// The way to one member.
 pub(crate) struct MemberClient {
@@ -116,13 +116,18 @@ impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
     type Network = MemberNetwork;
 
     async fn new_client(&mut self, target: u64, _: &BasicNode) -> MemberNetwork {
-        MemberNetwork { client: MemberClient::new(Arc::clone(&self.config), target) }
+        MemberNetwork {
+            client: MemberClient::new(Arc::clone(&self.config), target),
+            acknowledged: None,
+        }
     }
 }
 
 /// The way of openraft to one member.
 pub(crate) struct MemberNetwork {
     client: MemberClient,
+    /// The last entry that the member has acknowledged to this leader.
+    acknowledged: Option<LogId>,
 }
 
 impl MemberNetwork {
@@ -142,6 +147,31 @@ impl MemberNetwork {
     }
 }
 
+impl MemberNetwork {
+    /// A member that does not have what it has acknowledged has lost its directory. Openraft takes
+    /// that for a bug, and panics. It is told of a failed request, and goes on with the others.
+    fn checked<E: std::error::Error>(
+        &mut self,
+        (previous, last): (Option<LogId>, Option<LogId>),
+        reply: AppendEntriesResponse<u64>,
+    ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, BasicNode, E>> {
+        match &reply {
+            AppendEntriesResponse::Success => {
+                self.acknowledged = self.acknowledged.max(last);
+            }
+            AppendEntriesResponse::PartialSuccess(upto) => {
+                self.acknowledged = self.acknowledged.max(*upto);
+            }
+            AppendEntriesResponse::Conflict if previous <= self.acknowledged => {
+                let reason = "the member lacks what it has acknowledged: its directory is lost";
+                return Err(RPCError::Network(NetworkError::new(&io::Error::other(reason))));
+            }
+            AppendEntriesResponse::Conflict | AppendEntriesResponse::HigherVote(_) => {}
+        }
+        Ok(reply)
+    }
+}
+
 fn wrong<E: std::error::Error>(reply: &MemberReply) -> RPCError<u64, BasicNode, E> {
     RPCError::Network(NetworkError::new(&unexpected(reply)))
 }
@@ -152,9 +182,11 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
+        let previous = rpc.prev_log_id;
+        let last = rpc.entries.last().map(|entry| *entry.get_log_id()).or(previous);
         let request = (RPCTypes::AppendEntries, MemberRequest::Append(rpc));
         match self.request(request, &option).await? {
-            MemberReply::Append(reply) => Ok(reply),
+            MemberReply::Append(reply) => self.checked((previous, last), reply),
             reply @ (MemberReply::Welcome
             | MemberReply::Vote(_)
             | MemberReply::Snapshot(_)

@@ -1,13 +1,19 @@
-//! Connections that have not said hello: a new one takes the place of an older one, so those that
-//! say nothing keep no member out ([`UngreetedLimits`]).
+//! Which connections have a place. Of those that have not said hello a new one takes the place of
+//! an older one, so those that say nothing keep no member out ([`UngreetedLimits`]). Of those of
+//! one host a new one takes the place of the one that was used longest ago, so no host keeps out
+//! others.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearstate_node::UngreetedLimits;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// The connections, the oldest first.
+use crate::limits::CONNECTIONS_OF_HOST_MAX;
+
+/// The connections that have not said hello, the oldest first.
 #[derive(Debug)]
 pub(super) struct ConnectionPlaces {
     limits: UngreetedLimits,
@@ -56,5 +62,70 @@ impl ConnectionPlaces {
         let before = places.len();
         places.retain(|place| place.number != number);
         places.len() != before
+    }
+}
+
+/// The connections of each host that have said hello, those that were used longest ago first.
+#[derive(Debug, Default)]
+pub(super) struct HostPlaces(Mutex<BTreeMap<u64, Vec<Arc<Notify>>>>);
+
+/// The place of one of them.
+#[derive(Debug)]
+pub(super) struct HostPlace {
+    places: Arc<HostPlaces>,
+    host: u64,
+    /// Notified when another connection has taken the place.
+    displaced: Arc<Notify>,
+}
+
+impl HostPlaces {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Arc<Notify>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a connection of this host a place.
+    pub(super) fn enter(self: &Arc<Self>, host: u64) -> HostPlace {
+        let displaced = Arc::<Notify>::default();
+        let mut places = self.lock();
+        let of_host = places.entry(host).or_default();
+        if of_host.len() >= CONNECTIONS_OF_HOST_MAX {
+            of_host.remove(0).notify_one();
+        }
+        of_host.push(Arc::clone(&displaced));
+        HostPlace { places: Arc::clone(self), host, displaced }
+    }
+}
+
+impl HostPlace {
+    /// Takes the place out of the list. False if another connection has it.
+    fn take(&self, places: &mut Vec<Arc<Notify>>) -> bool {
+        let before = places.len();
+        places.retain(|place| !Arc::ptr_eq(place, &self.displaced));
+        places.len() != before
+    }
+
+    /// The connection has a request.
+    pub(super) fn note_use(&self) {
+        let mut places = self.places.lock();
+        let of_host = places.entry(self.host).or_default();
+        if self.take(of_host) {
+            of_host.push(Arc::clone(&self.displaced));
+        }
+    }
+
+    /// Waits until another connection has taken the place.
+    pub(super) async fn displaced(&self) {
+        self.displaced.notified().await;
+    }
+}
+
+impl Drop for HostPlace {
+    fn drop(&mut self) {
+        let mut places = self.places.lock();
+        let of_host = places.entry(self.host).or_default();
+        self.take(of_host);
+        if of_host.is_empty() {
+            places.remove(&self.host);
+        }
     }
 }

@@ -6,27 +6,41 @@ use std::sync::Arc;
 
 use nearstate_model::Error;
 use openraft::error::RaftError;
-use tokio::net::{TcpListener, TcpStream};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::limits::{
-    CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX, UNGREETED,
+    ACCEPT_QUEUE_MAX, CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX,
+    UNGREETED,
 };
 
 use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
-use super::places::ConnectionPlaces;
-use super::types::{CommandBytes, Raft};
+use super::places::{ConnectionPlaces, HostPlace, HostPlaces};
+use super::storage::LogStore;
+use super::types::{CommandBytes, Raft, TypeConfig};
 use super::voters::change_vote_here;
+
+/// Why a connection of a host has ended.
+const DISPLACED: &str = "its host has more connections, of which this one was used longest ago";
+
+/// The openraft of this host, and its log.
+#[derive(Clone)]
+pub(crate) struct LocalRaft {
+    pub(crate) raft: Raft,
+    pub(crate) store: LogStore,
+}
 
 /// Accepts connections until it is dropped. Without openraft, only reports are answered.
 pub(crate) async fn serve(
     listener: TcpListener,
     config: Arc<MembershipConfig>,
-    raft: Option<Raft>,
+    raft: Option<LocalRaft>,
 ) {
+    let hosts = Arc::<HostPlaces>::default();
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let places = ConnectionPlaces::new(UNGREETED);
     let mut connections = tokio::task::JoinSet::new();
@@ -39,7 +53,7 @@ pub(crate) async fn serve(
         while connections.try_join_next().is_some() {}
         let displaced = places.add(address, |number| {
             let (config, raft, permits) = (Arc::clone(&config), raft.clone(), Arc::clone(&permits));
-            let places = Arc::clone(&places);
+            let (places, hosts) = (Arc::clone(&places), Arc::clone(&hosts));
             connections.spawn(async move {
                 let greeted = timeout(HELLO_MAX, greet(socket, &config)).await;
                 if !places.leave(number) {
@@ -47,7 +61,14 @@ pub(crate) async fn serve(
                 }
                 let is_late = |_| io::Error::other("no hello in time");
                 let done = match greeted.map_err(is_late).flatten() {
-                    Ok(member) => converse(member, &permits, (&config, raft.as_ref())).await,
+                    Ok(member) => {
+                        let place = hosts.enter(member.1);
+                        let done = converse(member, &permits, (&config, raft.as_ref()), &place);
+                        tokio::select! {
+                            done = done => done,
+                            () = place.displaced() => Err(io::Error::other(DISPLACED)),
+                        }
+                    }
                     Err(error) => Err(error),
                 };
                 if let Err(error) = done
@@ -60,6 +81,10 @@ pub(crate) async fn serve(
         if let Some(displaced) = displaced {
             (config.on_refused)(displaced, "too many connections have not said hello");
         }
+        // Its task reads what has arrived before a further connection can take its place. Openraft
+        // also gives up a request after a heartbeat, and connects again: while this loop goes on
+        // without a pause, its connections are those of the address that has most.
+        tokio::task::yield_now().await;
     }
 }
 
@@ -67,7 +92,8 @@ pub(crate) async fn serve(
 async fn converse(
     (mut stream, from): (Box<dyn MemberStream>, u64),
     permits: &Semaphore,
-    (config, raft): (&MembershipConfig, Option<&Raft>),
+    (config, raft): (&MembershipConfig, Option<&LocalRaft>),
+    place: &HostPlace,
 ) -> io::Result<()> {
     let Ok(_permit) = permits.try_acquire() else {
         return Err(io::Error::other("too many connections"));
@@ -78,6 +104,7 @@ async fn converse(
         // An idle connection ends as if the other side had closed it.
         let Ok(request) = request.await else { return Ok(()) };
         let request = request?;
+        place.note_use();
         request.check(from).map_err(io::Error::other)?;
         send(&mut stream, &answer(config, raft, request).await).await?;
     }
@@ -130,34 +157,61 @@ fn check_hello(
 /// Carries out a request.
 async fn answer(
     config: &MembershipConfig,
-    raft: Option<&Raft>,
+    raft: Option<&LocalRaft>,
     request: MemberRequest,
 ) -> MemberReply {
     match (request, raft) {
         (MemberRequest::Report, _) => MemberReply::Report((config.report)()),
         (_, None) => MemberReply::Refused("this host orders its commands by etcd".to_owned()),
-        (MemberRequest::ChangeVote { host, votes }, Some(raft)) => {
-            match change_vote_here(config, raft, (host, votes)).await {
+        (MemberRequest::ChangeVote { host, votes }, Some(local)) => {
+            match change_vote_here(config, &local.raft, (host, votes)).await {
                 Ok(()) => MemberReply::VoteChanged,
                 // The host that asked says which kind of error it is.
                 Err(Error::Backend { detail }) => MemberReply::Refused(detail),
                 Err(error) => MemberReply::Refused(error.to_string()),
             }
         }
-        (request, Some(raft)) => ordered(raft, request).await,
+        (MemberRequest::Append(request), Some(local)) => append(local, request).await,
+        (MemberRequest::Vote(request), Some(local))
+            if request.last_log_id.is_some_and(|last| last.index > 0) && local.store.is_empty() =>
+        {
+            let reason = "this host has neither vote nor log: it may have lost its directory";
+            MemberReply::Refused(reason.to_owned())
+        }
+        (request, Some(local)) => ordered(&local.raft, request).await,
+    }
+}
+
+/// Appends entries of the leader. Openraft skips those whose ids it has.
+///
+/// A directory with neither vote nor log has nothing that entries can follow. It does not accept
+/// the leader before it gets the log from its beginning, or a snapshot. A host that is added gets
+/// that after a few conflicts, each with another place. A leader that asks again and again for the
+/// same place knows that this host had it.
+async fn append(local: &LocalRaft, request: AppendEntriesRequest<TypeConfig>) -> MemberReply {
+    if let Some(previous) = request.prev_log_id
+        && local.store.is_empty()
+    {
+        return match local.store.lost_before(previous) {
+            Some(reason) => MemberReply::Refused(reason),
+            None => MemberReply::Append(AppendEntriesResponse::Conflict),
+        };
+    }
+    if let Some(reason) = local.store.contradiction(&request.vote, &request.entries) {
+        return MemberReply::Refused(reason);
+    }
+    match local.raft.append_entries(request).await {
+        Ok(reply) => MemberReply::Append(reply),
+        Err(error) => MemberReply::Refused(error.to_string()),
     }
 }
 
 /// Carries out a request of openraft.
 async fn ordered(raft: &Raft, request: MemberRequest) -> MemberReply {
     match request {
-        MemberRequest::Report | MemberRequest::ChangeVote { .. } => {
+        MemberRequest::Report | MemberRequest::ChangeVote { .. } | MemberRequest::Append(_) => {
             MemberReply::Refused("no request of the engine".to_owned())
         }
-        MemberRequest::Append(request) => match raft.append_entries(request).await {
-            Ok(reply) => MemberReply::Append(reply),
-            Err(error) => MemberReply::Refused(error.to_string()),
-        },
         MemberRequest::Vote(request) => match raft.vote(request).await {
             Ok(reply) => MemberReply::Vote(reply),
             Err(error) => MemberReply::Refused(error.to_string()),
@@ -176,5 +230,43 @@ async fn ordered(raft: &Raft, request: MemberRequest) -> MemberReply {
 
 /// Listens at an address.
 pub(crate) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A process that starts again takes over the address of the connections of the one before.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::tests::host;
+    use super::super::message::HelloSettings;
+    use super::*;
+
+    /// All of them are there before the first one is accepted.
+    #[test]
+    fn a_hello_that_has_arrived_counts_before_a_later_connection_does() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let config = Arc::new(host(1, 3));
+            let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut first = TcpStream::connect(address).await.unwrap();
+            let hello = MemberHello {
+                format: FORMAT,
+                cluster: config.cluster.clone(),
+                from: 2,
+                to: 1,
+                settings: HelloSettings::of(&config.settings),
+            };
+            send(&mut first, &hello).await.unwrap();
+            let mut silent = Vec::new();
+            for _ in 0..UNGREETED.of_address {
+                silent.push(TcpStream::connect(address).await.unwrap());
+            }
+            let _server = tokio::spawn(serve(listener, config, None));
+            let reply: MemberReply = receive(&mut first, HELLO_BYTES_MAX).await.unwrap();
+            assert!(matches!(reply, MemberReply::Welcome), "{reply:?}");
+        });
+    }
 }

@@ -15,7 +15,8 @@ use super::message::{MemberReply, MemberRequest};
 use super::network::{MemberClient, unexpected};
 use super::types::Raft;
 
-/// Changes the vote of a host here if this host leads, or at the leader: one hop.
+/// Changes the vote of a host here if this host leads, or at the leader: one hop. A host without a
+/// vote that knows no leader asks each voter.
 pub(crate) async fn change_vote(
     config: &Arc<MembershipConfig>,
     raft: &Raft,
@@ -27,17 +28,42 @@ pub(crate) async fn change_vote(
     let knows = |metrics: &openraft::RaftMetrics<u64, BasicNode>| metrics.current_leader.is_some();
     let waited = raft.wait(Some(known_max)).metrics(knows, "a leader").await;
     let leader = waited.ok().and_then(|metrics| metrics.current_leader);
-    let Some(leader) = leader else {
-        return Err(unavailable("no host leads: start the nodes of a majority of the voters"));
-    };
-    if leader == config.host {
-        return change_vote_here(config, raft, (host, votes)).await;
+    let voting = voters(raft);
+    // A leader that was removed leads no more, and no other one tells it of itself.
+    let is_voter = voting.contains(&config.host);
+    match leader {
+        Some(leader) if leader == config.host && is_voter => {
+            change_vote_here(config, raft, (host, votes)).await
+        }
+        Some(leader) if leader != config.host => {
+            ask_to_change(config, leader, (host, votes), max).await
+        }
+        Some(_) | None => {
+            let mut last = "start the nodes of a majority of the voters".to_owned();
+            for asked in voting.into_iter().filter(|asked| !is_voter && *asked != config.host) {
+                match ask_to_change(config, asked, (host, votes), max).await {
+                    Ok(()) => return Ok(()),
+                    Err(Error::Backend { detail }) => last = detail,
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(unavailable(format!("no host leads: {last}")))
+        }
     }
-    let mut client = MemberClient::new(Arc::clone(config), leader);
+}
+
+/// Asks another host, which changes the vote if it leads.
+async fn ask_to_change(
+    config: &Arc<MembershipConfig>,
+    asked: u64,
+    (host, votes): (u64, bool),
+    max: Duration,
+) -> Result<()> {
+    let mut client = MemberClient::new(Arc::clone(config), asked);
     match client.call(&MemberRequest::ChangeVote { host, votes }, max).await {
         Ok(MemberReply::VoteChanged) => Ok(()),
         Ok(reply) => Err(unavailable(unexpected(&reply))),
-        Err(error) => Err(unavailable(format!("host {leader}, which leads: {error}"))),
+        Err(error) => Err(unavailable(format!("host {asked}: {error}"))),
     }
 }
 

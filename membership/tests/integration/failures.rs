@@ -5,12 +5,16 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use nearstate_membership::MemberTls;
-use nearstate_node::{ClientTls, EngineEvent, Tls};
+use nearstate_membership::{MemberTls, MembershipConfig};
+use nearstate_model::Result;
+use nearstate_node::{ClientTls, EngineEvent, StateMachine, Tls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use crate::fixture::{Cluster, Host, LONG, check_stops_at_later_command, earlier, free_address};
+use crate::fixture::{
+    Cluster, Host, LONG, Lines, check_stops_at_later_command, earlier, free_address,
+};
 
 /// A file system of 256 KiB, which is removed with the test.
 struct SmallDisk<'d>(&'d Path);
@@ -81,6 +85,57 @@ fn a_host_stops_at_a_command_that_its_program_cannot_apply() {
     cluster.hosts.insert(3, host);
     cluster.hosts[&1].engine.initialize(&[1, 2, 3].into()).unwrap();
     check_stops_at_later_command(&cluster, 3);
+}
+
+/// Commands of which the first application of one panics.
+struct PanickingLines(Lines, Arc<AtomicBool>);
+
+const PANICKING_COMMAND: &str = "panics once";
+
+impl PanickingLines {
+    fn panic_once(&self, command: &[u8]) {
+        let panics = command == PANICKING_COMMAND.as_bytes();
+        assert!(!panics || !self.1.swap(false, Ordering::AcqRel), "as planned");
+    }
+}
+
+impl StateMachine for PanickingLines {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<()> {
+        self.panic_once(command);
+        self.0.apply(index, command)
+    }
+    fn snapshot(&self) -> Vec<u8> {
+        self.0.snapshot()
+    }
+    fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
+        self.0.restore(snapshot)
+    }
+}
+
+#[test]
+fn a_state_machine_that_panics_is_a_failure_from_which_the_host_recovers() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(1);
+    cluster.run(2);
+    let panics = Arc::new(AtomicBool::new(true));
+    let machine = move || Box::new(PanickingLines(Lines::default(), Arc::clone(&panics))) as Box<_>;
+    let config = MembershipConfig { machine: Arc::new(machine), ..cluster.config(3) };
+    cluster.hosts.insert(3, Host::start(config).unwrap());
+    cluster.hosts[&1].engine.initialize(&[1, 2, 3].into()).unwrap();
+    cluster.propose(1, "known");
+    cluster.hosts[&3].until_line("known");
+    // No command follows that would find that the one before was not applied.
+    cluster.propose(1, PANICKING_COMMAND);
+    let text = cluster.hosts[&3].until(|text, others| {
+        let failed = |event: &EngineEvent| {
+            matches!(event, EngineEvent::Failed { reason } if
+            reason.contains("has caused a panic: as planned"))
+        };
+        text.contains(PANICKING_COMMAND)
+            && others.iter().any(failed)
+            && others.contains(&EngineEvent::Recovered)
+    });
+    assert_eq!(text.matches(PANICKING_COMMAND).count(), 1, "{text}");
 }
 
 #[test]
@@ -156,7 +211,7 @@ fn members_know_each_other_by_their_certificates() {
     drop(intruder);
     let mut config = cluster.config(3);
     config.tls = Some(member_tls(&place, "host-3"));
-    config.machine = Arc::new(|| Box::<crate::fixture::Lines>::default());
+    config.machine = Arc::new(|| Box::<Lines>::default());
     cluster.hosts.insert(3, Host::start(config).unwrap());
     let third = cluster.hosts[&3].engine.propose_and_wait(b"second".to_vec(), LONG);
     assert!(third.is_ok(), "{third:?}");

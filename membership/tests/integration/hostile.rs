@@ -2,12 +2,16 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
-use nearstate_node::SharedSettings;
+use nearstate_node::{EngineEvent, SharedSettings};
 use socket2::{Domain, Socket, Type};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::fixture::{Cluster, LONG, settings};
+use crate::fixture::{Cluster, LONG, is_within, settings};
+
+/// A host whose engine has failed tries again after this time.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 fn message(text: &str) -> Vec<u8> {
     let size = u32::try_from(text.len()).unwrap();
@@ -85,9 +89,87 @@ fn silent_connections_keep_no_member_out() {
             held.push(connect_from([127, 0, 1, number % 40 + 1], cluster.address(1)));
         }
         let reply = answer(&cluster, &hello("east", 2, 1));
-        assert!(reply.contains("Welcome"), "round {round}: {reply:?}");
+        let events = cluster.hosts[&1].told().1;
+        assert!(reply.contains("Welcome"), "round {round}: {reply:?}, {events:?}");
     }
     cluster.propose(2, "second");
+}
+
+#[test]
+fn connections_of_one_host_keep_no_other_host_out() {
+    let cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    let report = message("\"Report\"");
+    let mut held = Vec::new();
+    for _ in 0..150 {
+        let mut stream = TcpStream::connect(cluster.address(1)).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(&hello("east", 2, 1)).unwrap();
+        let mut welcome = [0; 12];
+        stream.read_exact(&mut welcome).unwrap();
+        held.push(stream);
+    }
+    let reply = answer(&cluster, &[hello("east", 3, 1), report.clone()].concat());
+    assert!(reply.contains("report of 1"), "another host: {reply:?}");
+    let reply = answer(&cluster, &[hello("east", 2, 1), report].concat());
+    assert!(reply.contains("report of 1"), "the same host: {reply:?}");
+    // Long before an idle connection is closed, which is after a minute.
+    held[0].set_read_timeout(Some(LONG / 4)).unwrap();
+    let mut rest = Vec::new();
+    held[0].read_to_end(&mut rest).unwrap();
+    cluster.propose(2, "second");
+}
+
+/// The vote of a host for itself in a term that no host has reached.
+fn vote_of(host: u64) -> String {
+    format!(r#"{{"leader_id":{{"term":900,"node_id":{host}}},"committed":true}}"#)
+}
+
+/// A first entry with this leader, as host 2 that leads in a later term.
+fn first_entry(leader: &str) -> Vec<u8> {
+    let entry = format!(r#"{{"log_id":{{"leader_id":{leader},"index":0}},"payload":"Blank"}}"#);
+    let rest = format!(r#""prev_log_id":null,"entries":[{entry}],"leader_commit":null"#);
+    let append = message(&format!(r#"{{"Append":{{"vote":{},{rest}}}}}"#, vote_of(2)));
+    [hello("east", 2, 1), append].concat()
+}
+
+/// A build with assertions: openraft panics when a member takes back what was decided.
+#[test]
+#[cfg(debug_assertions)]
+fn a_panic_of_openraft_is_a_failure_from_which_the_host_recovers() {
+    let cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    cluster.hosts[&1].until_line("first");
+    answer(&cluster, &first_entry(r#"{"term":900,"node_id":2}"#));
+    cluster.hosts[&1].until(|_, others| {
+        let is_panic = |event: &EngineEvent| {
+            matches!(event, EngineEvent::Failed { reason } if reason.contains("panicked"))
+        };
+        others.iter().any(is_panic) && others.contains(&EngineEvent::Recovered)
+    });
+    cluster.propose(1, "second");
+}
+
+#[test]
+fn two_commands_with_one_place_in_the_order_end_the_engine() {
+    let mut cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    let differs = "is another one than that of this host";
+    let reply = answer(&cluster, &first_entry(r#"{"term":0,"node_id":0}"#));
+    assert!(reply.contains(differs), "{reply}");
+    let host = &cluster.hosts[&1];
+    host.until(|_, others| {
+        let is_reason = |event: &EngineEvent| {
+            matches!(event, EngineEvent::Failed { reason } if reason.contains(differs))
+        };
+        others.iter().any(is_reason)
+    });
+    // The others go on. What failed was no failure of a disk: it is not tried again.
+    cluster.propose(2, "second");
+    assert!(!is_within(3 * RETRY_INTERVAL, || host.engine.status().failure.is_none()));
+    cluster.hosts.remove(&1);
+    cluster.run(1);
+    cluster.hosts[&1].until_line("second");
 }
 
 #[test]

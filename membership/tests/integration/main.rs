@@ -9,6 +9,7 @@
 )]
 
 mod fixture;
+mod directories;
 mod etcd;
 mod failures;
 mod hostile;

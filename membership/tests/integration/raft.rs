@@ -202,3 +202,15 @@ fn a_cluster_is_initialized_once() {
     let again = cluster.hosts[&2].engine.initialize(&BTreeSet::from([1, 2, 3]));
     assert!(again.unwrap_err().to_string().contains("the cluster exists already"));
 }
+
+#[test]
+fn a_leader_that_was_removed_is_added_through_itself() {
+    let cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    let leader = cluster.leader();
+    cluster.vote(leader, leader, false);
+    until("it has no vote", || cluster.hosts[&leader].engine.status().is_removed);
+    cluster.vote(leader, leader, true);
+    cluster.until_voters(leader, &[1, 2, 3]);
+    cluster.propose(leader, "second");
+}

@@ -121,8 +121,10 @@ alarms! {
     LAGS = "NS-5005" Minor "member-lags"
         "A member lags by more than a second. Its host is overloaded, or the network is too slow.";
     ENGINE_FAILED = "NS-5006" Critical "membership-failed"
-        "The membership has stopped on this host, mostly because of a full disk, or because no \
-         endpoint of etcd answers. It starts again by itself.";
+        "The membership has stopped on this host, mostly because of a full disk, or \
+         because no endpoint of etcd answers. It starts again by itself, unless its \
+         directory lacks what was stored in it, or contradicts another host: the detail \
+         says what to do.";
     NO_LEADER = "NS-5007" Critical "membership-without-leader"
         "This host knows no leader: no fail-over is possible. Start a majority of the voters.";
     NEARLY_FULL = "NS-5008" Major "region-nearly-full"

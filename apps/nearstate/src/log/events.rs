@@ -167,9 +167,12 @@ events! {
         "That is decided: it has not answered for two leases. It counts again when it has \
          everything. Until then the group survives one loss less.";
     MEMBERSHIP_FAILED = "NS-3012" Error "the membership has stopped on this host",
-        "`reason` says what failed: a file, mostly because of a full disk, or the requests to \
-         etcd, whose endpoints `NS-5006` names. The host does not vote and does not learn \
-         decisions. It tries again every second; `NS-1021` clears it.";
+        "`reason` says what failed: a file, mostly because of a full disk, or the \
+         requests to etcd, whose endpoints `NS-5006` names. The host does not vote and \
+         does not learn decisions. It tries again every second; `NS-1021` clears it. If \
+         the directory was removed or replaced while the node ran, or holds another \
+         command than another host at the same place, it stays: remove the host, empty \
+         the directory, add it.",
     CLUSTER_REGION_LOST = "NS-3013" Error "the region of an owned partition is lost",
         "Another member takes over. Check why the region's file is another one.";
     CLUSTER_FORK = "NS-3014" Error "a copy has another history",
