@@ -9,7 +9,9 @@
  * 1. Handles. A handle comes from this library and is invalid after its close, detach, release,
  *    commit or abort. The library cannot detect the use of an invalid handle. Several threads may
  *    use a region concurrently. A session, with its views, records for update, block layouts,
- *    transactions and streams, and a watch, are used by one thread at a time.
+ *    transactions and streams, and a watch, are used by one thread at a time. A second thread in a
+ *    session is noticed: its call fails with NS_SESSION_BUSY and changes nothing. A call that ends
+ *    or releases a handle and fails with NS_SESSION_BUSY leaves it valid: repeat it.
  * 2. Bytes. `data` points to `len` bytes that do not change during the call. It is NULL only if
  *    `len` is 0. Text ends with a NUL.
  * 3. Out-parameters come last and point to writable memory, which may be uninitialized. They are
@@ -23,6 +25,16 @@
  *    two stores, so another call through the same session would damage the operation in progress.
  *    A handler must not leave a call by siglongjmp or by an exception, and a thread must not be
  *    cancelled or ended within a call: the session would keep its locks until the process ends.
+ * 6. What a failed call changed: nothing, with these exceptions. NS_NOT_REPLICATED, NS_LOST and
+ *    NS_OUTCOME_UNKNOWN mean that the commit was made in this region: other processes see it, and
+ *    it must not be repeated blindly. ns_receipt_of_commit tells what becomes of it. Each call that
+ *    commits can return them if its session waits (ns_session_set_commit_wait). Calls that make
+ *    several commits (ns_namespace_add_tags, ns_namespace_set_limits, ns_collect_expired) may have
+ *    made some of them. NS_BUG and NS_SESSION_STOPPED say nothing about the call that was in
+ *    progress: read the records in another session.
+ * 7. Statuses of any call, which the lists below need not repeat: NS_BAD_ARGUMENT (NULL, a handle
+ *    of another session, a removed namespace), NS_SESSION_BUSY and NS_SESSION_STOPPED (a call with
+ *    a session or something of it), NS_BUG.
  *
  * Lengths above a limit and NULL are rejected before anything is read. Reading a record allocates
  * nothing. After a fork, the child must attach again; calls with inherited handles return
@@ -358,6 +370,51 @@
 #define NS_BLOCKS_MAX 1024
 
 /**
+ * Maximum number of records and objects of a transaction, index records included.
+ */
+#define NS_TRANSACTION_RECORDS_MAX 4096
+
+/**
+ * Maximum number of bytes that a transaction writes.
+ */
+#define NS_TRANSACTION_BYTES_MAX 268435456
+
+/**
+ * Maximum number of tag values of a record, over all its tags.
+ */
+#define NS_TAGS_MAX 64
+
+/**
+ * Maximum length of the name of a tag, in bytes.
+ */
+#define NS_TAG_NAME_BYTES_MAX 255
+
+/**
+ * Maximum length of a value of a tag, in bytes.
+ */
+#define NS_TAG_VALUE_BYTES_MAX 1024
+
+/**
+ * Maximum number of tags that a namespace declares.
+ */
+#define NS_TAGS_DECLARED_MAX 32
+
+/**
+ * The version of this header: incompatible changes.
+ */
+#define NS_VERSION_MAJOR 0
+
+/**
+ * The version of this header: additions, and before 1.0 also incompatible changes.
+ */
+#define NS_VERSION_MINOR 1
+
+/**
+ * The version of this header: corrections.
+ */
+#define NS_VERSION_PATCH 0
+
+/**
  * The result of a call. Numbers from 16 are errors; `ns_last_error` returns a message for them.
  */
 typedef enum ns_status {
@@ -407,7 +464,8 @@ typedef enum ns_status {
      */
     NS_FULL = 21,
     /**
-     * A living process has held a lock that this operation needs for longer than the wait bound.
+     * A living process has held a lock that this operation needs for a second, or several
+     * processes in turn for four seconds.
      */
     NS_STALLED = 22,
     /**
@@ -558,7 +616,7 @@ typedef struct ns_txn ns_txn;
 typedef struct ns_watch ns_watch;
 
 /**
- * The address of an object. It redatas pointers in objects and records, and is the same in every
+ * The address of an object. It replaces pointers in objects and records, and is the same in every
  * process. Never 0, and never reused during the life of a region.
  */
 typedef uint64_t ns_address;
@@ -1158,6 +1216,20 @@ typedef struct ns_create_options {
 } ns_create_options;
 
 /**
+ * How much of the free memory is usable for records of a size.
+ */
+typedef struct ns_usable {
+    /**
+     * The size, in bytes.
+     */
+    uint64_t size;
+    /**
+     * Free bytes in ranges of at least that size.
+     */
+    uint64_t bytes;
+} ns_usable;
+
+/**
  * Statistics of a region.
  */
 typedef struct ns_region_stats {
@@ -1170,7 +1242,8 @@ typedef struct ns_region_stats {
      */
     uint64_t created_ms;
     /**
-     * Maximum size of records and index, in bytes.
+     * Maximum size of records and index, in bytes: the heap. While no process changes the region,
+     * it is the sum of `bytes_live`, `bytes_retired`, `bytes_kept` and `bytes_free`.
      */
     uint64_t bytes_max;
     /**
@@ -1186,6 +1259,10 @@ typedef struct ns_region_stats {
      */
     uint64_t bytes_retired;
     /**
+     * Bytes that sessions keep to allocate from.
+     */
+    uint64_t bytes_kept;
+    /**
      * Free bytes.
      */
     uint64_t bytes_free;
@@ -1193,6 +1270,11 @@ typedef struct ns_region_stats {
      * The largest range of free bytes.
      */
     uint64_t bytes_free_largest;
+    /**
+     * Free bytes that are usable for records of some sizes, in ascending order. Records take 44
+     * bytes more than their key, value and tags, in steps of 64 bytes.
+     */
+    struct ns_usable usable[5];
     /**
      * Retired bytes that the views of one session hold, if it holds the most. See `holder_pid`.
      */
@@ -1300,9 +1382,18 @@ typedef struct ns_check_report {
      */
     uint64_t bytes_free;
     /**
+     * Bytes of replaced versions that the log holds.
+     */
+    uint64_t bytes_held;
+    /**
      * Bytes that are neither in use nor free.
      */
     uint64_t bytes_leaked;
+    /**
+     * Bytes of the heap. Without inconsistencies it is the sum of `bytes_live`, `bytes_index`,
+     * `bytes_free`, `bytes_held` and `bytes_leaked`.
+     */
+    uint64_t bytes_total;
     /**
      * Bytes of the heap that are allocated.
      */
@@ -1519,8 +1610,8 @@ enum ns_status ns_txn_find_all(struct ns_txn *txn,
  * transaction ends, and need not be released. Its version is 0 if the transaction itself has
  * written the record.
  *
- * Fails with `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE` above 4,096 records, `NS_WRONG_KIND`,
- * `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ * Fails with `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE` above `NS_TRANSACTION_RECORDS_MAX`,
+ * `NS_WRONG_KIND`, `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -1534,7 +1625,8 @@ enum ns_status ns_txn_get(struct ns_txn *txn,
  * Puts a record at the commit: this value, without tags and expiry, regardless of its former ones.
  *
  * Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`,
- * `NS_TRANSACTION_TOO_LARGE` above 256 MiB, `NS_BAD_ARGUMENT`.
+ * `NS_TRANSACTION_TOO_LARGE` above `NS_TRANSACTION_BYTES_MAX`, `NS_SESSION_BUSY`,
+ * `NS_BAD_ARGUMENT`. What the commit refuses, such as the records of another host, it reports.
  *
  * # Safety
  * Rules 1 and 2.
@@ -1598,7 +1690,7 @@ enum ns_status ns_txn_delete(struct ns_txn *txn,
  * Begins a transaction. A session can have several open transactions. End it with `ns_txn_commit`
  * or `ns_txn_abort`; a session with an open transaction cannot be closed.
  *
- * Fails with `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ * Fails with `NS_FORKED`, `NS_DAMAGED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 and 3.
@@ -1607,13 +1699,17 @@ enum ns_status ns_txn_begin(struct ns_session *session, struct ns_txn **txn);
 
 /**
  * Commits a transaction. After `NS_OK`, all of its changes are visible to every process and
- * survive the death of this one. After any other status nothing was changed, with the exceptions
- * of rule 6. The handle, and everything read through it, becomes invalid in either case.
+ * survive the death of this one. After another status none is, with the exceptions of rule 6.
+ *
+ * The handle, and everything read through it, becomes invalid, whatever is returned, with two
+ * exceptions: after `NS_SESSION_BUSY`, and after `NS_BAD_ARGUMENT` in the function of
+ * `ns_transact` and in callbacks of the transaction, it stays open and is ended later.
  *
  * Fails with `NS_CONFLICT` if something that the transaction had read was changed, `NS_TAG_TAKEN`,
- * `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`. Fails with `NS_BAD_ARGUMENT`,
- * without ending the transaction, for NULL, in the function of `ns_transact`, and in callbacks of
- * the transaction.
+ * `NS_LIMIT_REACHED`, `NS_FULL`, `NS_BEHIND`, `NS_NOT_OWNER`, `NS_FENCED`,
+ * `NS_TRANSACTION_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`,
+ * `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT` (also for a record without a required tag). With
+ * `NS_NOT_REPLICATED`, `NS_LOST` and `NS_OUTCOME_UNKNOWN` the commit was made (rule 6).
  *
  * # Safety
  * Rule 1.
@@ -1622,7 +1718,8 @@ enum ns_status ns_txn_commit(struct ns_txn *txn);
 
 /**
  * Aborts a transaction: none of its changes happens. NULL is ignored. Fails with `NS_BAD_ARGUMENT`
- * in the function of `ns_transact`.
+ * in the function of `ns_transact` and in callbacks of the transaction, and with
+ * `NS_SESSION_BUSY`; the transaction stays open then.
  *
  * # Safety
  * Rule 1.
@@ -1638,8 +1735,9 @@ enum ns_status ns_txn_abort(struct ns_txn *txn);
  * A commit that finds no room also makes it run again, if moving live records can make some.
  *
  * Returns the status of `body` if that is neither `NS_OK` nor `NS_CONFLICT`; nothing was changed
- * then. Fails with `NS_DEADLINE` after the last run, as `ns_txn_begin` and `ns_txn_commit`, and
- * with `NS_BAD_ARGUMENT` if the result of `body` is not an `ns_status`.
+ * then. Fails with `NS_DEADLINE` after the last run, as `ns_txn_begin` and `ns_txn_commit` (also
+ * with the statuses after which the commit was made, rule 6), and with `NS_BAD_ARGUMENT` if the
+ * result of `body` is not an `ns_status`.
  *
  * # Safety
  * Rules 1 and 4.
@@ -1706,8 +1804,8 @@ enum ns_status ns_namespace_get_policy(struct ns_session *session,
  * logged stays so. Commits that have begun before may follow the policy before.
  *
  * Fails with `NS_BAD_ARGUMENT` if a logged namespace is to be local or it was removed,
- * `NS_NOT_OWNER`, `NS_WRONG_KIND` for counters, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
- * `NS_FORKED`.
+ * `NS_NOT_OWNER`, `NS_FENCED`, `NS_WRONG_KIND` for counters, `NS_FULL`, `NS_STALLED`,
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`.
  *
  * # Safety
  * Rule 1.
@@ -2065,8 +2163,9 @@ enum ns_status ns_search_count(struct ns_session *session,
  * the call has returned, every later read includes the addition, even if this process dies. It is
  * not part of any transaction. `ns_delete` deletes a counter.
  *
- * Fails with `NS_WRONG_KIND` in another namespace, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
- * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call adds nothing.
+ * Fails with `NS_WRONG_KIND` in another namespace, `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_FORKED`,
+ * `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`; if the counter is created also with `NS_FULL`,
+ * `NS_STALLED`, `NS_LIMIT_REACHED`, `NS_DEADLINE`. A failed call adds nothing.
  *
  * # Safety
  * Rules 1 and 2.
@@ -2100,8 +2199,8 @@ enum ns_status ns_counter_read(struct ns_session *session,
  * `NS_BAD_ARGUMENT` if a record lacks a tag declared required, or if a tag exists with other
  * properties. After such a failure none of the new tags of this call exists, unless another
  * process declares them at the same time or had started to. Also fails with `NS_WRONG_KIND` for
- * counters, `NS_BAD_NAME`, `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
- * `NS_FORKED`.
+ * counters, `NS_BAD_NAME`, `NS_CONFLICT`, `NS_DEADLINE`, `NS_NOT_OWNER`, `NS_FENCED`, `NS_BEHIND`,
+ * `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_SESSION_BUSY`.
  *
  * # Safety
  * Rules 1 and 2.
@@ -2128,8 +2227,7 @@ enum ns_status ns_namespace_tags(struct ns_session *session,
  * transaction, use `ns_txn_put_with_metadata`. The previous value and metadata are replaced.
  *
  * Fails as `ns_put`; with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
- * message names it); with `NS_BAD_ARGUMENT` if a required tag is missing; with `NS_DEADLINE`,
- * `NS_BEHIND`.
+ * message names it); with `NS_BAD_ARGUMENT` if a required tag is missing; with `NS_DEADLINE`.
  *
  * # Safety
  * Rules 1 and 2.
@@ -2228,7 +2326,7 @@ enum ns_status ns_count(struct ns_session *session,
  * Creates a block layout from a list of names. Close it with `ns_block_layout_close`; its session
  * may be closed before.
  *
- * Fails with `NS_BAD_NAME` (also for duplicate names), `NS_TOO_MANY_BLOCKS`, `NS_BAD_ARGUMENT`.
+ * Fails with `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`, `NS_BAD_ARGUMENT` (also for duplicate names).
  *
  * # Safety
  * Rules 1 to 3, rule 2 for every name.
@@ -2265,10 +2363,13 @@ enum ns_status ns_get_for_update(struct ns_session *session,
  * Releases a record for update, changed or not. Its bytes must not be read afterwards. NULL and a
  * released record are ignored.
  *
+ * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the record is
+ * kept, and with it the memory that it holds. Release it again.
+ *
  * # Safety
  * Rule 1: NULL, or a record that a call of this library has filled.
  */
-void ns_record_for_update_release(struct ns_record_for_update *record);
+enum ns_status ns_record_for_update_release(struct ns_record_for_update *record);
 
 /**
  * Gets the first `len` blocks of a layout. `blocks[i]` receives the block with the layout's name
@@ -2294,8 +2395,7 @@ enum ns_status ns_record_for_update_blocks(const struct ns_record_for_update *re
  * removed. `version` receives the new version, or the current one (0: no record) with
  * `NS_REFUSED`; it may be NULL.
  *
- * Fails with `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
- * `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
+ * Fails as `ns_put`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2311,9 +2411,8 @@ enum ns_status ns_record_for_update_put(const struct ns_record_for_update *recor
  * current one (0: no record) with `NS_REFUSED`; it may be NULL. To remove a block, use
  * `ns_patch_if_version`.
  *
- * Fails with `NS_WRONG_KIND` in a namespace of values, `NS_TOO_MANY_BLOCKS`, `NS_VALUE_TOO_LARGE`,
- * `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for an index without
- * a name and for the layout of another session. A failed call changes nothing (rule 6).
+ * Fails as `ns_patch`; with `NS_BAD_ARGUMENT` also for an index without a name and for the layout
+ * of another session.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2330,7 +2429,12 @@ enum ns_status ns_record_for_update_patch(const struct ns_record_for_update *rec
  *
  * Fails with `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`,
  * `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
- * `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
+ * `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT` (also for a block that is named twice), `NS_DEADLINE` if
+ * others change the record all the time; in a namespace
+ * with tags, limits or watches also with `NS_LIMIT_REACHED`,
+ * `NS_TRANSACTION_TOO_LARGE`; in a logged or followed one also with `NS_NOT_OWNER`, `NS_FENCED`,
+ * `NS_BEHIND`, `NS_TRANSACTION_TOO_LARGE`. Nothing was changed then. With `NS_NOT_REPLICATED`,
+ * `NS_LOST` and `NS_OUTCOME_UNKNOWN` the commit was made (rule 6).
  *
  * # Safety
  * Rules 1 to 3.
@@ -2343,7 +2447,7 @@ enum ns_status ns_patch(struct ns_session *session,
 
 /**
  * Like `ns_patch` if the record does not exist, otherwise `NS_REFUSED`. `version` receives the new
- * version, or the current one with `NS_REFUSED`; it may be NULL.
+ * version, or the current one with `NS_REFUSED`; it may be NULL. Fails as `ns_patch`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2357,6 +2461,7 @@ enum ns_status ns_patch_if_absent(struct ns_session *session,
 /**
  * Like `ns_patch` if the record has the version `expected`, otherwise `NS_REFUSED`. `version`
  * receives the new version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL.
+ * Fails as `ns_patch`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2374,7 +2479,11 @@ enum ns_status ns_patch_if_version(struct ns_session *session,
  * NULL.
  *
  * Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
- * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`; in a namespace
+ * with tags, limits or watches also with `NS_LIMIT_REACHED`, `NS_DEADLINE`,
+ * `NS_TRANSACTION_TOO_LARGE`; in a logged or followed one also with `NS_NOT_OWNER`, `NS_FENCED`,
+ * `NS_BEHIND`, `NS_TRANSACTION_TOO_LARGE`. Nothing was changed then. With `NS_NOT_REPLICATED`,
+ * `NS_LOST` and `NS_OUTCOME_UNKNOWN` the commit was made (rule 6).
  *
  * # Safety
  * Rules 1 to 3.
@@ -2431,8 +2540,11 @@ enum ns_status ns_put_if_value(struct ns_session *session,
 /**
  * Deletes a record: `NS_NOT_FOUND` if it does not exist.
  *
- * Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A
- * failed call changes nothing.
+ * Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`,
+ * `NS_BAD_ARGUMENT`; in a namespace with tags, limits or watches also with `NS_FULL`,
+ * `NS_DEADLINE`, `NS_TRANSACTION_TOO_LARGE`; in a logged or followed one also with `NS_FULL`,
+ * `NS_NOT_OWNER`, `NS_FENCED`, `NS_BEHIND`, `NS_TRANSACTION_TOO_LARGE`. Nothing was changed then.
+ * With `NS_NOT_REPLICATED`, `NS_LOST` and `NS_OUTCOME_UNKNOWN` the commit was made (rule 6).
  *
  * # Safety
  * Rules 1 and 2.
@@ -2533,13 +2645,15 @@ enum ns_status ns_get_batch(struct ns_session *session,
 
 /**
  * Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
- * released are ignored. While another thread is inside a call of the session, the view is kept,
- * and `ns_last_error` says why.
+ * released are ignored.
+ *
+ * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the view is
+ * kept, and with it the memory that it holds. Release it again.
  *
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.
  */
-void ns_view_release(struct ns_view *view);
+enum ns_status ns_view_release(struct ns_view *view);
 
 /**
  * The bytes of a named block of a record, or `NS_NOT_FOUND` if no block has this name. They are
@@ -2583,7 +2697,8 @@ enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms)
  *
  * `NS_REFUSED`: it has a record, which may be an expired one that was not collected, or it is
  * written to meanwhile; nothing was changed. Fails with `NS_BAD_ARGUMENT` if it was removed
- * before, `NS_STALLED`, `NS_FULL`, `NS_DAMAGED`, `NS_FORKED`.
+ * before, `NS_NOT_OWNER`, `NS_FENCED`, `NS_STALLED`, `NS_FULL`, `NS_DAMAGED`, `NS_FORKED`,
+ * `NS_SESSION_BUSY`.
  *
  * # Safety
  * Rule 1.
@@ -2799,6 +2914,12 @@ const char *ns_last_error(void);
  * Returns the name of a status, such as `NS_FULL`, or `?` for an unknown number. Never NULL.
  */
 const char *ns_status_name(int32_t status);
+
+/**
+ * Returns the version of the library that is loaded, such as `0.1.0`. Never NULL. A program that
+ * was compiled against a header of another version compares it with the `NS_VERSION_..` macros.
+ */
+const char *ns_version(void);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -5,7 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::slice;
 
-use nearstate_model::limits::{BLOCKS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use nearstate_model::limits::{
+    BLOCKS_MAX, KEY_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_DECLARED_MAX,
+    TAGS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX,
+};
 use nearstate_model::{Error, Result};
 
 /// A range of bytes, which may contain NULs. Passed by value. It neither copies nor owns the bytes.
@@ -24,11 +27,29 @@ pub const NS_KEY_BYTES_MAX: usize = 4096;
 pub const NS_VALUE_BYTES_MAX: usize = 134_217_728;
 /// Maximum number of blocks of a record.
 pub const NS_BLOCKS_MAX: usize = 1024;
+/// Maximum number of records and objects of a transaction, index records included.
+pub const NS_TRANSACTION_RECORDS_MAX: usize = 4096;
+/// Maximum number of bytes that a transaction writes.
+pub const NS_TRANSACTION_BYTES_MAX: usize = 268_435_456;
+/// Maximum number of tag values of a record, over all its tags.
+pub const NS_TAGS_MAX: usize = 64;
+/// Maximum length of the name of a tag, in bytes.
+pub const NS_TAG_NAME_BYTES_MAX: usize = 255;
+/// Maximum length of a value of a tag, in bytes.
+pub const NS_TAG_VALUE_BYTES_MAX: usize = 1024;
+/// Maximum number of tags that a namespace declares.
+pub const NS_TAGS_DECLARED_MAX: usize = 32;
 
 const _: () = assert!(
     NS_KEY_BYTES_MAX == KEY_BYTES_MAX
         && NS_VALUE_BYTES_MAX == VALUE_BYTES_MAX
-        && NS_BLOCKS_MAX == BLOCKS_MAX,
+        && NS_BLOCKS_MAX == BLOCKS_MAX
+        && NS_TRANSACTION_RECORDS_MAX == TRANSACTION_RECORDS_MAX
+        && NS_TRANSACTION_BYTES_MAX == TRANSACTION_BYTES_MAX
+        && NS_TAGS_MAX == TAGS_MAX
+        && NS_TAG_NAME_BYTES_MAX == TAG_NAME_BYTES_MAX
+        && NS_TAG_VALUE_BYTES_MAX == TAG_VALUE_BYTES_MAX
+        && NS_TAGS_DECLARED_MAX == TAGS_DECLARED_MAX,
     "the limits of the header must equal those of the model"
 );
 

@@ -10,8 +10,9 @@ use crate::status::ns_status;
 /// the call has returned, every later read includes the addition, even if this process dies. It is
 /// not part of any transaction. `ns_delete` deletes a counter.
 ///
-/// Fails with `NS_WRONG_KIND` in another namespace, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
-/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call adds nothing.
+/// Fails with `NS_WRONG_KIND` in another namespace, `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_FORKED`,
+/// `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`; if the counter is created also with `NS_FULL`,
+/// `NS_STALLED`, `NS_LIMIT_REACHED`, `NS_DEADLINE`. A failed call adds nothing.
 ///
 /// # Safety
 /// Rules 1 and 2.

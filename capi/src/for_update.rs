@@ -151,7 +151,7 @@ impl ns_name_list {
 /// Creates a block layout from a list of names. Close it with `ns_block_layout_close`; its session
 /// may be closed before.
 ///
-/// Fails with `NS_BAD_NAME` (also for duplicate names), `NS_TOO_MANY_BLOCKS`, `NS_BAD_ARGUMENT`.
+/// Fails with `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`, `NS_BAD_ARGUMENT` (also for duplicate names).
 ///
 /// # Safety
 /// Rules 1 to 3, rule 2 for every name.
@@ -239,11 +239,16 @@ unsafe fn get(
 /// Releases a record for update, changed or not. Its bytes must not be read afterwards. NULL and a
 /// released record are ignored.
 ///
+/// Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the record is
+/// kept, and with it the memory that it holds. Release it again.
+///
 /// # Safety
 /// Rule 1: NULL, or a record that a call of this library has filled.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_record_for_update_release(record: *mut ns_record_for_update) {
-    let _ = guard(|| {
+pub unsafe extern "C" fn ns_record_for_update_release(
+    record: *mut ns_record_for_update,
+) -> ns_status {
+    guard(|| {
         // SAFETY: rule 1: NULL, or a record that is not in use elsewhere.
         if let Some(record) = unsafe { record.as_mut() }
             && record.state == OWNED
@@ -264,7 +269,7 @@ pub unsafe extern "C" fn ns_record_for_update_release(record: *mut ns_record_for
             call.session().release();
         }
         Ok(ns_status::NS_OK)
-    });
+    })
 }
 
 /// Gets the first `len` blocks of a layout. `blocks[i]` receives the block with the layout's name
@@ -328,8 +333,7 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
 /// removed. `version` receives the new version, or the current one (0: no record) with
 /// `NS_REFUSED`; it may be NULL.
 ///
-/// Fails with `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
-/// `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
+/// Fails as `ns_put`.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -378,9 +382,8 @@ pub struct ns_indexed_change_list {
 /// current one (0: no record) with `NS_REFUSED`; it may be NULL. To remove a block, use
 /// `ns_patch_if_version`.
 ///
-/// Fails with `NS_WRONG_KIND` in a namespace of values, `NS_TOO_MANY_BLOCKS`, `NS_VALUE_TOO_LARGE`,
-/// `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for an index without
-/// a name and for the layout of another session. A failed call changes nothing (rule 6).
+/// Fails as `ns_patch`; with `NS_BAD_ARGUMENT` also for an index without a name and for the layout
+/// of another session.
 ///
 /// # Safety
 /// Rules 1 to 3.

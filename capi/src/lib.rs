@@ -11,7 +11,8 @@
 //!    Several
 //!    threads may use a region concurrently. A session, with its views, records for update, block
 //!    layouts, transactions and streams, and a watch, are used by one thread at a time. A second
-//!    thread in a session is noticed: its call fails with `NS_SESSION_BUSY` and changes nothing.
+//!    thread in a session is noticed: its call fails with `NS_SESSION_BUSY` and changes nothing. A
+//!    call that ends or releases a handle and fails with it leaves the handle valid: repeat it.
 //! 2. **Bytes.** `data` points to `len` bytes that do not change during the call. It is NULL only
 //!    if
 //!    `len` is 0. Text ends with a NUL.
@@ -33,13 +34,17 @@
 //!    or by an exception, and a thread must not be cancelled or ended within a call: the session
 //!    keeps its locks until the process ends, and every later call fails with `NS_SESSION_BUSY`.
 //!
-//! 6. **What a failed call changed.** Nothing, with two exceptions. Writes, deletions and commits
-//!    in a namespace that waits for its replicas return `NS_NOT_REPLICATED`, `NS_LOST` or
-//!    `NS_OUTCOME_UNKNOWN` after the change was made in this region: other processes see it,
-//!    and the receipt of the session tells what becomes of it. A call that changes
-//!    nothing waits for earlier changes in the same way.
-//!    Any call that writes in a cluster may also fail with `NS_NOT_OWNER`, `NS_FENCED` and
-//!    `NS_LIMIT_REACHED`.
+//! 6. **What a failed call changed.** Nothing, with these exceptions. `NS_NOT_REPLICATED`,
+//!    `NS_LOST` and `NS_OUTCOME_UNKNOWN` mean that the commit was made in this region: other
+//!    processes see it, and it must not be repeated blindly. `ns_receipt_of_commit` tells what
+//!    becomes of it. Each call that commits can return them if its session waits
+//!    (`ns_session_set_commit_wait`). Calls that make several commits (`ns_namespace_add_tags`,
+//!    `ns_namespace_set_limits`, `ns_collect_expired`) may have made some of them. `NS_BUG` and
+//!    `NS_SESSION_STOPPED` say nothing about the call that was in progress: read the records in
+//!    another session.
+//! 7. **Statuses of any call**, which the lists below need not repeat: `NS_BAD_ARGUMENT` (NULL, a
+//!    handle of another session, a removed namespace), `NS_SESSION_BUSY` and `NS_SESSION_STOPPED`
+//!    (a call with a session or something of it), `NS_BUG`.
 //!
 //! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach
@@ -73,3 +78,4 @@ mod ffi;
 pub mod bytes;
 pub mod last_error;
 pub mod status;
+pub mod version;

@@ -72,8 +72,7 @@ impl ns_metadata {
 /// transaction, use `ns_txn_put_with_metadata`. The previous value and metadata are replaced.
 ///
 /// Fails as `ns_put`; with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
-/// message names it); with `NS_BAD_ARGUMENT` if a required tag is missing; with `NS_DEADLINE`,
-/// `NS_BEHIND`.
+/// message names it); with `NS_BAD_ARGUMENT` if a required tag is missing; with `NS_DEADLINE`.
 ///
 /// # Safety
 /// Rules 1 and 2.

@@ -25,7 +25,8 @@ pub struct ns_namespace_usage {
 ///
 /// `NS_REFUSED`: it has a record, which may be an expired one that was not collected, or it is
 /// written to meanwhile; nothing was changed. Fails with `NS_BAD_ARGUMENT` if it was removed
-/// before, `NS_STALLED`, `NS_FULL`, `NS_DAMAGED`, `NS_FORKED`.
+/// before, `NS_NOT_OWNER`, `NS_FENCED`, `NS_STALLED`, `NS_FULL`, `NS_DAMAGED`, `NS_FORKED`,
+/// `NS_SESSION_BUSY`.
 ///
 /// # Safety
 /// Rule 1.

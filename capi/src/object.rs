@@ -14,7 +14,7 @@ use crate::session::{enter, ns_session};
 use crate::status::ns_status;
 use crate::txn::ns_txn;
 
-/// The address of an object. It redatas pointers in objects and records, and is the same in every
+/// The address of an object. It replaces pointers in objects and records, and is the same in every
 /// process. Never 0, and never reused during the life of a region.
 pub type ns_address = u64;
 

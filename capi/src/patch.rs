@@ -85,7 +85,12 @@ unsafe fn patch(
 ///
 /// Fails with `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`,
 /// `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
-/// `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
+/// `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT` (also for a block that is named twice), `NS_DEADLINE` if
+/// others change the record all the time; in a namespace
+/// with tags, limits or watches also with `NS_LIMIT_REACHED`,
+/// `NS_TRANSACTION_TOO_LARGE`; in a logged or followed one also with `NS_NOT_OWNER`, `NS_FENCED`,
+/// `NS_BEHIND`, `NS_TRANSACTION_TOO_LARGE`. Nothing was changed then. With `NS_NOT_REPLICATED`,
+/// `NS_LOST` and `NS_OUTCOME_UNKNOWN` the commit was made (rule 6).
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -102,7 +107,7 @@ pub unsafe extern "C" fn ns_patch(
 }
 
 /// Like `ns_patch` if the record does not exist, otherwise `NS_REFUSED`. `version` receives the new
-/// version, or the current one with `NS_REFUSED`; it may be NULL.
+/// version, or the current one with `NS_REFUSED`; it may be NULL. Fails as `ns_patch`.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -120,6 +125,7 @@ pub unsafe extern "C" fn ns_patch_if_absent(
 
 /// Like `ns_patch` if the record has the version `expected`, otherwise `NS_REFUSED`. `version`
 /// receives the new version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL.
+/// Fails as `ns_patch`.
 ///
 /// # Safety
 /// Rules 1 to 3.

@@ -101,8 +101,8 @@ pub unsafe extern "C" fn ns_namespace_get_policy(
 /// logged stays so. Commits that have begun before may follow the policy before.
 ///
 /// Fails with `NS_BAD_ARGUMENT` if a logged namespace is to be local or it was removed,
-/// `NS_NOT_OWNER`, `NS_WRONG_KIND` for counters, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
-/// `NS_FORKED`.
+/// `NS_NOT_OWNER`, `NS_FENCED`, `NS_WRONG_KIND` for counters, `NS_FULL`, `NS_STALLED`,
+/// `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`.
 ///
 /// # Safety
 /// Rule 1.

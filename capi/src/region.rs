@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_void};
 use std::mem::size_of;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::heap_usage::FREE_SIZES;
+use nearstate_model::{Error, HeapUsage, Result};
 use nearstate_store::{AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region};
 
 use crate::bytes::{ns_bytes, null, path as read_path};
@@ -341,6 +342,21 @@ pub unsafe extern "C" fn ns_region_remove(
     })
 }
 
+/// The number of sizes in `ns_region_stats`.
+const USABLE_SIZES: usize = FREE_SIZES.len();
+
+const _: () = assert!(USABLE_SIZES == 5, "ns_region_stats has an element for each size");
+
+/// How much of the free memory is usable for records of a size.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_usable {
+    /// The size, in bytes.
+    pub size: u64,
+    /// Free bytes in ranges of at least that size.
+    pub bytes: u64,
+}
+
 /// Statistics of a region.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -349,7 +365,8 @@ pub struct ns_region_stats {
     pub id: [u64; 2],
     /// The creation time, in milliseconds since 1970.
     pub created_ms: u64,
-    /// Maximum size of records and index, in bytes.
+    /// Maximum size of records and index, in bytes: the heap. While no process changes the region,
+    /// it is the sum of `bytes_live`, `bytes_retired`, `bytes_kept` and `bytes_free`.
     pub bytes_max: u64,
     /// Bytes of the heap that are allocated: records, index, and what sessions keep for reuse.
     pub bytes_taken: u64,
@@ -357,10 +374,15 @@ pub struct ns_region_stats {
     pub bytes_live: u64,
     /// Bytes of deleted and replaced records that are not free yet.
     pub bytes_retired: u64,
+    /// Bytes that sessions keep to allocate from.
+    pub bytes_kept: u64,
     /// Free bytes.
     pub bytes_free: u64,
     /// The largest range of free bytes.
     pub bytes_free_largest: u64,
+    /// Free bytes that are usable for records of some sizes, in ascending order. Records take 44
+    /// bytes more than their key, value and tags, in steps of 64 bytes.
+    pub usable: [ns_usable; 5],
     /// Retired bytes that the views of one session hold, if it holds the most. See `holder_pid`.
     pub bytes_held_back: u64,
     /// Bytes that the file occupies on its file system.
@@ -411,8 +433,10 @@ pub unsafe extern "C" fn ns_region_get_stats(
             bytes_taken: stats_now.bytes_taken,
             bytes_live: stats_now.heap.live,
             bytes_retired: stats_now.heap.retired,
+            bytes_kept: stats_now.heap.kept,
             bytes_free: stats_now.heap.free,
             bytes_free_largest: stats_now.heap.free_largest,
+            usable: usable(&stats_now.heap),
             bytes_held_back: holder.map_or(0, |held| held.bytes),
             holder_pid: holder.map_or(0, |held| held.process.pid),
             bytes_on_disk: stats_now.bytes_on_disk,
@@ -425,6 +449,13 @@ pub unsafe extern "C" fn ns_region_get_stats(
             is_fenced: stats_now.is_fenced,
         });
         Ok(ns_status::NS_OK)
+    })
+}
+
+fn usable(heap: &HeapUsage) -> [ns_usable; USABLE_SIZES] {
+    std::array::from_fn(|index| ns_usable {
+        size: FREE_SIZES.get(index).copied().unwrap_or(0),
+        bytes: heap.free_by_size.get(index).copied().unwrap_or(0),
     })
 }
 
@@ -499,8 +530,13 @@ pub struct ns_check_report {
     pub bytes_index: u64,
     /// Free bytes.
     pub bytes_free: u64,
+    /// Bytes of replaced versions that the log holds.
+    pub bytes_held: u64,
     /// Bytes that are neither in use nor free.
     pub bytes_leaked: u64,
+    /// Bytes of the heap. Without inconsistencies it is the sum of `bytes_live`, `bytes_index`,
+    /// `bytes_free`, `bytes_held` and `bytes_leaked`.
+    pub bytes_total: u64,
     /// Bytes of the heap that are allocated.
     pub bytes_taken: u64,
 }
@@ -547,8 +583,10 @@ pub unsafe extern "C" fn ns_region_check(
             records: result.records,
             bytes_live: result.bytes_live,
             bytes_index: result.bytes_index,
-            bytes_free: result.bytes_free,
+            bytes_free: result.bytes_free + result.bytes_unused,
+            bytes_held: result.bytes_held,
             bytes_leaked: result.bytes_leaked,
+            bytes_total: result.bytes_total,
             bytes_taken: result.bytes_taken,
         });
         Ok(ns_status::NS_OK)

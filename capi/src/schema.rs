@@ -116,8 +116,8 @@ impl ns_tag_schema_list {
 /// `NS_BAD_ARGUMENT` if a record lacks a tag declared required, or if a tag exists with other
 /// properties. After such a failure none of the new tags of this call exists, unless another
 /// process declares them at the same time or had started to. Also fails with `NS_WRONG_KIND` for
-/// counters, `NS_BAD_NAME`, `NS_CONFLICT`, `NS_DEADLINE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
-/// `NS_FORKED`.
+/// counters, `NS_BAD_NAME`, `NS_CONFLICT`, `NS_DEADLINE`, `NS_NOT_OWNER`, `NS_FENCED`, `NS_BEHIND`,
+/// `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_SESSION_BUSY`.
 ///
 /// # Safety
 /// Rules 1 and 2.

@@ -32,7 +32,8 @@ pub enum ns_status {
     NS_WRONG_KIND = 20,
     /// The region's heap, its file system, or one of its tables is full.
     NS_FULL = 21,
-    /// A living process has held a lock that this operation needs for longer than the wait bound.
+    /// A living process has held a lock that this operation needs for a second, or several
+    /// processes in turn for four seconds.
     NS_STALLED = 22,
     /// The file is not a region, is of another format, is truncated or is damaged.
     NS_NOT_A_REGION = 23,

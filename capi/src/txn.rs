@@ -123,7 +123,7 @@ impl ns_txn {
 /// Begins a transaction. A session can have several open transactions. End it with `ns_txn_commit`
 /// or `ns_txn_abort`; a session with an open transaction cannot be closed.
 ///
-/// Fails with `NS_FORKED`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+/// Fails with `NS_FORKED`, `NS_DAMAGED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -148,13 +148,17 @@ pub unsafe extern "C" fn ns_txn_begin(
 }
 
 /// Commits a transaction. After `NS_OK`, all of its changes are visible to every process and
-/// survive the death of this one. After any other status nothing was changed, with the exceptions
-/// of rule 6. The handle, and everything read through it, becomes invalid in either case.
+/// survive the death of this one. After another status none is, with the exceptions of rule 6.
+///
+/// The handle, and everything read through it, becomes invalid, whatever is returned, with two
+/// exceptions: after `NS_SESSION_BUSY`, and after `NS_BAD_ARGUMENT` in the function of
+/// `ns_transact` and in callbacks of the transaction, it stays open and is ended later.
 ///
 /// Fails with `NS_CONFLICT` if something that the transaction had read was changed, `NS_TAG_TAKEN`,
-/// `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`. Fails with `NS_BAD_ARGUMENT`,
-/// without ending the transaction, for NULL, in the function of `ns_transact`, and in callbacks of
-/// the transaction.
+/// `NS_LIMIT_REACHED`, `NS_FULL`, `NS_BEHIND`, `NS_NOT_OWNER`, `NS_FENCED`,
+/// `NS_TRANSACTION_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`,
+/// `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT` (also for a record without a required tag). With
+/// `NS_NOT_REPLICATED`, `NS_LOST` and `NS_OUTCOME_UNKNOWN` the commit was made (rule 6).
 ///
 /// # Safety
 /// Rule 1.
@@ -171,7 +175,8 @@ pub unsafe extern "C" fn ns_txn_commit(txn: *mut ns_txn) -> ns_status {
 }
 
 /// Aborts a transaction: none of its changes happens. NULL is ignored. Fails with `NS_BAD_ARGUMENT`
-/// in the function of `ns_transact`.
+/// in the function of `ns_transact` and in callbacks of the transaction, and with
+/// `NS_SESSION_BUSY`; the transaction stays open then.
 ///
 /// # Safety
 /// Rule 1.
@@ -200,8 +205,9 @@ pub type ns_txn_fn = Option<unsafe extern "C" fn(context: *mut c_void, txn: *mut
 /// A commit that finds no room also makes it run again, if moving live records can make some.
 ///
 /// Returns the status of `body` if that is neither `NS_OK` nor `NS_CONFLICT`; nothing was changed
-/// then. Fails with `NS_DEADLINE` after the last run, as `ns_txn_begin` and `ns_txn_commit`, and
-/// with `NS_BAD_ARGUMENT` if the result of `body` is not an `ns_status`.
+/// then. Fails with `NS_DEADLINE` after the last run, as `ns_txn_begin` and `ns_txn_commit` (also
+/// with the statuses after which the commit was made, rule 6), and with `NS_BAD_ARGUMENT` if the
+/// result of `body` is not an `ns_status`.
 ///
 /// # Safety
 /// Rules 1 and 4.

@@ -16,8 +16,8 @@ use crate::view::ns_view;
 /// transaction ends, and need not be released. Its version is 0 if the transaction itself has
 /// written the record.
 ///
-/// Fails with `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE` above 4,096 records, `NS_WRONG_KIND`,
-/// `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+/// Fails with `NS_CONFLICT`, `NS_TRANSACTION_TOO_LARGE` above `NS_TRANSACTION_RECORDS_MAX`,
+/// `NS_WRONG_KIND`, `NS_KEY_TOO_LARGE`, `NS_DAMAGED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -49,7 +49,8 @@ pub unsafe extern "C" fn ns_txn_get(
 /// Puts a record at the commit: this value, without tags and expiry, regardless of its former ones.
 ///
 /// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`,
-/// `NS_TRANSACTION_TOO_LARGE` above 256 MiB, `NS_BAD_ARGUMENT`.
+/// `NS_TRANSACTION_TOO_LARGE` above `NS_TRANSACTION_BYTES_MAX`, `NS_SESSION_BUSY`,
+/// `NS_BAD_ARGUMENT`. What the commit refuses, such as the records of another host, it reports.
 ///
 /// # Safety
 /// Rules 1 and 2.

@@ -130,14 +130,16 @@ impl ns_view {
 }
 
 /// Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
-/// released are ignored. While another thread is inside a call of the session, the view is kept,
-/// and `ns_last_error` says why.
+/// released are ignored.
+///
+/// Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the view is
+/// kept, and with it the memory that it holds. Release it again.
 ///
 /// # Safety
 /// Rule 1: NULL, or a view that a call of this library has filled.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) {
-    let _ = guard(|| {
+pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) -> ns_status {
+    guard(|| {
         // SAFETY: rule 1: NULL, or a view that no other call uses now.
         if let Some(view) = unsafe { view.as_mut() }
             && view.state == OWNED
@@ -152,7 +154,7 @@ pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) {
             }
         }
         Ok(ns_status::NS_OK)
-    });
+    })
 }
 
 /// The bytes of a named block of a record, or `NS_NOT_FOUND` if no block has this name. They are

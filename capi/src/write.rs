@@ -83,7 +83,11 @@ unsafe fn delete(
 /// NULL.
 ///
 /// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
-/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
+/// `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`; in a namespace
+/// with tags, limits or watches also with `NS_LIMIT_REACHED`, `NS_DEADLINE`,
+/// `NS_TRANSACTION_TOO_LARGE`; in a logged or followed one also with `NS_NOT_OWNER`, `NS_FENCED`,
+/// `NS_BEHIND`, `NS_TRANSACTION_TOO_LARGE`. Nothing was changed then. With `NS_NOT_REPLICATED`,
+/// `NS_LOST` and `NS_OUTCOME_UNKNOWN` the commit was made (rule 6).
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -161,8 +165,11 @@ pub unsafe extern "C" fn ns_put_if_value(
 
 /// Deletes a record: `NS_NOT_FOUND` if it does not exist.
 ///
-/// Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A
-/// failed call changes nothing.
+/// Fails with `NS_KEY_TOO_LARGE`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`,
+/// `NS_BAD_ARGUMENT`; in a namespace with tags, limits or watches also with `NS_FULL`,
+/// `NS_DEADLINE`, `NS_TRANSACTION_TOO_LARGE`; in a logged or followed one also with `NS_FULL`,
+/// `NS_NOT_OWNER`, `NS_FENCED`, `NS_BEHIND`, `NS_TRANSACTION_TOO_LARGE`. Nothing was changed then.
+/// With `NS_NOT_REPLICATED`, `NS_LOST` and `NS_OUTCOME_UNKNOWN` the commit was made (rule 6).
 ///
 /// # Safety
 /// Rules 1 and 2.

@@ -26,8 +26,8 @@ use crate::index::bucket::{
 };
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_KIND, CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, LOG_WORDS, MEMBER_STATE,
-    SEGMENTS, SUPER_EPOCH, catalog_at, member_at, ordinary_chunks, unseal,
+    CATALOG_KIND, CATALOG_RING, CHUNK_BYTES, CHUNK_UNITS, Corruption, HEAP, LINE, LOG_WORDS,
+    MEMBER_STATE, SEGMENTS, SUPER_EPOCH, catalog_at, member_at, ordinary_chunks, unseal,
 };
 use crate::log::at_rest::check_entries;
 use crate::log::log_words;
@@ -129,6 +129,9 @@ impl Checker<'_> {
         metadata::superblock(self.map, &mut self.report)?;
         metadata::catalog(self.map, &mut self.report)?;
         self.chunks_used = chunks_used(self.map)?;
+        self.report.bytes_total = CHUNK_BYTES * self.map.chunks();
+        self.report.bytes_unused =
+            CHUNK_BYTES * (ordinary_chunks(self.map.chunks()) - self.chunks_used);
         metadata::unused_chunks(self.map, self.chunks_used, &mut self.report)?;
         let chunks = self.chunks_used + reserve(self.map).count() as u64;
         self.marks = vec![0; (chunks * CHUNK_UNITS / 64) as usize];

@@ -124,7 +124,8 @@ pub enum Error {
         /// Its position in the log.
         position: u64,
     },
-    /// A living process has held a lock that this operation needs for longer than the wait bound.
+    /// A living process has held a lock that this operation needs for a second, or several
+    /// processes in turn for four seconds.
     Stalled {
         /// The process that holds it.
         holder: Holder,

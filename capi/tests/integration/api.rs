@@ -19,6 +19,8 @@ crate::fixture::c_tests! {
     invalid_arguments_are_rejected
     a_session_stays_open_while_a_view_is_held
     a_region_reports_its_statistics
+    the_bytes_of_a_region_add_up
+    the_version_of_the_header_is_that_of_the_library
     a_forked_child_must_attach_again
 }
 

@@ -27,6 +27,11 @@ pub struct CheckReport {
     pub bytes_held: u64,
     /// Bytes of cells that are not reachable.
     pub bytes_leaked: u64,
+    /// Bytes of the parts of the heap that were never used. They are free as well.
+    pub bytes_unused: u64,
+    /// Bytes of the heap. If there is no contradiction, they are the sum of those that are live, of
+    /// the index, free, held, leaked and unused.
+    pub bytes_total: u64,
     /// Bytes of the heap that were allocated.
     pub bytes_taken: u64,
     /// What the heap is used for, and how much of it is usable for cells of some sizes. Not filled

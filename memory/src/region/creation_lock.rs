@@ -63,6 +63,17 @@ impl Drop for CreationLock {
     }
 }
 
+/// Calls `work` under the lock if that is free, without another descriptor: for a process that can
+/// open none.
+pub(crate) fn with_lock_of(file: &File, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    if !lock_byte(file.as_fd(), CREATION_BYTE, LockMode::Try)? {
+        return Ok(());
+    }
+    let done = work();
+    lock_byte(file.as_fd(), CREATION_BYTE, LockMode::Release)?;
+    done
+}
+
 /// True if a process is creating the region.
 pub(crate) fn is_held(file: &File) -> Result<bool> {
     system::is_byte_write_locked(file.as_fd(), CREATION_BYTE)

@@ -30,7 +30,8 @@ use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity};
 use crate::region::map::Map;
 use crate::region::member_table::is_number_named;
 use crate::region::opened_file::{
-    HAS_MAGIC, OpenedFile, discard, is_named, is_new, open_failure, open_file, set_mode,
+    HAS_MAGIC, OpenedFile, check_file_size, discard, is_named, is_new, open_failure, open_file,
+    set_mode,
 };
 use crate::region::superblock::{Superblock, validate_superblock};
 use crate::system::register_barrier;
@@ -275,7 +276,16 @@ impl Region {
                 return Self::map_existing(file, liveness_file, path).map(|r| Some((r, false)));
             }
             if let Some(options) = create {
-                if let Some(lock) = CreationLock::try_acquire(&file)? {
+                let lock = CreationLock::try_acquire(&file);
+                if lock.is_err() {
+                    creation_lock::with_lock_of(&file, || {
+                        if is_named(path, &file)? && is_new(&file, path)? {
+                            discard(&file, made.as_deref());
+                        }
+                        Ok(())
+                    })?;
+                }
+                if let Some(lock) = lock? {
                     if !is_named(path, &file)? {
                         return Ok(None);
                     }
@@ -318,6 +328,7 @@ impl Region {
         }
         let page = if block >= 2 << 20 && page == 4096 { block } else { page };
         let length = region_bytes(chunks, page);
+        check_file_size(path, length)?;
         file.set_len(0).map_err(|e| open_failure(path, &e))?;
         file.set_len(length).map_err(|e| open_failure(path, &e))?;
         let has_barrier = register_barrier();

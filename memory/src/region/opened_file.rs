@@ -55,6 +55,12 @@ pub(crate) fn open_file(path: &Path, create: Option<u32>, any_owner: bool) -> Re
             .map_err(|error| open_failure(path, &error))?,
     };
     owner::check_file(path, &file, any_owner)?;
+    if !file.metadata().map_err(|error| open_failure(path, &error))?.is_file() {
+        return Err(Error::NotARegion {
+            path: path.to_owned(),
+            detail: "not a regular file, but a pipe, a socket or a device".to_owned(),
+        });
+    }
     Ok(OpenedFile { file, made: is_made.then_some(resolved.file) })
 }
 
@@ -67,6 +73,24 @@ pub(crate) fn discard(file: &File, made: Option<&Path>) {
         Some(path) => fs::remove_file(path),
         None => file.set_len(0),
     };
+}
+
+/// Fails if the process may not make a file of so many bytes: the kernel would end it.
+pub(crate) fn check_file_size(path: &Path, bytes: u64) -> Result<()> {
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max file size"));
+    let soft = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    match soft {
+        Some(most) if most < bytes => Err(Error::System {
+            detail: format!(
+                "{}: the file of the region has {bytes} bytes, and this process may make files of \
+                 {most} (raise ulimit -f)",
+                path.display()
+            ),
+            errno: libc::EFBIG,
+        }),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// True if the path leads to this file.

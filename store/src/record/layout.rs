@@ -73,11 +73,19 @@ static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 const MISSES_LEARNT: u32 = 4;
 const LEARN_EVERY: u32 = 64;
 
+/// The refusal of a list in which a block is named twice.
+#[cold]
+pub(crate) fn named_twice(name: &str) -> Error {
+    let detail = format!("block {name:?} is named twice: name each block once");
+    Error::BadArgument { detail }
+}
+
 impl BlockLayout {
     /// A layout of these names. Calls refer to them by index.
     ///
     /// # Errors
-    /// `BadName` (empty, above 255 bytes, with a NUL, or twice), `TooManyBlocks`.
+    /// `BadName` (empty, above 255 bytes, or with a NUL), `TooManyBlocks`; `BadArgument`: a name
+    /// twice.
     pub fn new(names: &[&str]) -> Result<Self> {
         if names.len() > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: names.len() });
@@ -85,8 +93,11 @@ impl BlockLayout {
         for (index, name) in names.iter().enumerate() {
             let is_twice = names.iter().take(index).any(|known| known == name);
             let is_bad = name.is_empty() || name.len() > BLOCK_NAME_BYTES_MAX;
-            if is_bad || name.contains('\0') || is_twice {
+            if is_bad || name.contains('\0') {
                 return Err(Error::BadName { bytes: name.len() });
+            }
+            if is_twice {
+                return Err(named_twice(name));
             }
         }
         let names = names.iter().map(|name| (*name).to_owned()).collect();

@@ -6,6 +6,7 @@ use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX}
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::collection::is_divided;
+use crate::record::layout::named_twice;
 use crate::record::meta::split;
 use crate::record::splice::Splice;
 use crate::record::{
@@ -222,8 +223,11 @@ pub(crate) fn check_patch(
         let name = change.name.as_bytes();
         let bytes = name.len();
         let is_twice = changes.iter().take(index).any(|c| is_name(c.name.as_bytes(), name));
-        if bytes == 0 || bytes > BLOCK_NAME_BYTES_MAX || name.contains(&0) || is_twice {
+        if bytes == 0 || bytes > BLOCK_NAME_BYTES_MAX || name.contains(&0) {
             return Err(Error::BadName { bytes });
+        }
+        if is_twice {
+            return Err(named_twice(change.name));
         }
         if let Some(block) = change.bytes
             && block.len() > VALUE_BYTES_MAX

@@ -88,9 +88,20 @@ fn invalid_changes_are_refused_and_change_nothing() {
         assert!(matches!(refused, Error::WrongKind { .. }), "{refused}");
     });
     let long = "n".repeat(256);
-    for names in [&["a", ""][..], &["a", "b", "a"], &[&long], &["nul\0"]] {
+    for names in [&["a", ""][..], &[&long], &["nul\0"]] {
         assert!(matches!(BlockLayout::new(names), Err(Error::BadName { .. })), "{names:?}");
     }
+    open(Kind::Blocks, |session, ns| {
+        let twice = [("radio", b"1"), ("nas", b"2"), ("radio", b"3")];
+        let changes = twice.map(|(name, bytes)| BlockChange { name, bytes: Some(bytes) });
+        let patched = session.patch(ns, b"k", &changes, Condition::Always).unwrap_err();
+        let layout = BlockLayout::new(&twice.map(|(name, _)| name)).unwrap_err();
+        for refused in [patched, layout] {
+            let text = refused.to_string();
+            assert!(text.contains("block \"radio\" is named twice"), "{text}");
+            assert!(matches!(refused, Error::BadArgument { .. }), "{text}");
+        }
+    });
 }
 
 /// The blocks of a record, by one walk.

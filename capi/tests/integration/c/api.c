@@ -538,9 +538,55 @@ static void a_region_reports_its_statistics(void)
     OK(ns_region_get_stats(region, &seen));
     CHECK(seen.bytes_max == 64u << 20 && seen.namespaces == 2 && seen.members_alive == 1);
     CHECK(seen.format >= 1 && seen.members_dead == 0 && seen.bytes_taken > 0);
+    CHECK(seen.bytes_live + seen.bytes_retired + seen.bytes_kept + seen.bytes_free
+          == seen.bytes_max);
+    CHECK(LEN(seen.usable) == 5 && seen.usable[0].size == 64);
+    for (size_t size = 0; size < LEN(seen.usable); size++) {
+        CHECK(size == 0 || seen.usable[size].size > seen.usable[size - 1].size);
+        CHECK(seen.usable[size].bytes <= seen.bytes_free);
+        CHECK((seen.usable[size].bytes == 0) == (seen.bytes_free_largest < seen.usable[size].size));
+    }
     OK(ns_region_members(region, count_member, &met));
     CHECK(met.count == 1 && met.wrong == 0);
     CHECK(ns_region_check(path, NULL, NULL, NULL, &report) == NS_IN_USE);
+}
+
+/* Also of records that were replaced and deleted, and of blocks. */
+static void the_bytes_of_a_region_add_up(void)
+{
+    static char value[40000];
+    ns_check_report report;
+    ns_region_stats seen;
+    for (int number = 0; number < 500; number++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", number);
+        ns_block_change change = {ns_text("auth"), some(value, 900), false};
+        OK(ns_put(session, values, ns_text(key), some(value, (size_t)number * 80), NULL));
+        OK(ns_patch(session, blocks, ns_text(key), (ns_block_change_list){&change, 1}, NULL));
+        if (number % 3 == 0)
+            OK(ns_delete(session, values, ns_text(key)));
+    }
+    OK(ns_region_get_stats(region, &seen));
+    CHECK(seen.bytes_kept > 0 && seen.bytes_retired > 0);
+    CHECK(seen.bytes_live + seen.bytes_retired + seen.bytes_kept + seen.bytes_free
+          == seen.bytes_max);
+    OK(ns_session_close(session));
+    OK(ns_region_check(path, NULL, NULL, NULL, &report));
+    CHECK(report.errors == 0 && report.bytes_total == seen.bytes_max);
+    CHECK(report.bytes_live + report.bytes_index + report.bytes_free + report.bytes_held
+              + report.bytes_leaked
+          == report.bytes_total);
+    OK(ns_session_open(region, &session));
+}
+
+/* The macros are of the same version as the library. */
+static void the_version_of_the_header_is_that_of_the_library(void)
+{
+    char expected[32];
+    snprintf(expected, sizeof expected, "%d.%d.%d", NS_VERSION_MAJOR, NS_VERSION_MINOR,
+             NS_VERSION_PATCH);
+    CHECK(strcmp(expected, ns_version()) == 0);
+    CHECK(NS_TRANSACTION_RECORDS_MAX == 4096 && NS_TAGS_MAX == 64 && NS_TAGS_DECLARED_MAX == 32);
 }
 
 static bool no_tag(void *context, const ns_tag_schema *tag, uint32_t state)
@@ -614,6 +660,8 @@ static const struct promise promises[] = {
     TEST(invalid_arguments_are_rejected),
     TEST(a_session_stays_open_while_a_view_is_held),
     TEST(a_region_reports_its_statistics),
+    TEST(the_bytes_of_a_region_add_up),
+    TEST(the_version_of_the_header_is_that_of_the_library),
     TEST(a_forked_child_must_attach_again),
 };
 

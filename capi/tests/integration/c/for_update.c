@@ -284,7 +284,8 @@ static void invalid_arguments_are_rejected_and_change_nothing(void)
     IS_WRONG(ns_block_layout_open(session, (ns_name_list){&key, 1}, NULL));
     IS_WRONG(ns_block_layout_open(session, (ns_name_list){NULL, 1}, &other));
     IS_WRONG(ns_block_layout_open(session, (ns_name_list){&nothing, 1}, &other));
-    IS(NS_BAD_NAME, ns_block_layout_open(session, (ns_name_list){twice, 2}, &other));
+    IS(NS_BAD_ARGUMENT, ns_block_layout_open(session, (ns_name_list){twice, 2}, &other));
+    CHECK(strstr(ns_last_error(), "block \"a\" is named twice") != NULL);
     IS(NS_BAD_NAME, ns_block_layout_open(session, (ns_name_list){&with_nul, 1}, &other));
     IS(NS_TOO_MANY_BLOCKS, ns_block_layout_open(session, (ns_name_list){&key, SIZE_MAX}, &other));
 

@@ -12,6 +12,9 @@ static ns_status put(const char *key)
     return ns_put(session, values, ns_text(key), ns_text("value"), NULL);
 }
 
+static ns_txn *open_txn;
+static ns_record_for_update read_for_update;
+
 static void *refused(void *view)
 {
     CHECK(put("other") == NS_SESSION_BUSY);
@@ -21,7 +24,11 @@ static void *refused(void *view)
     CHECK(ns_namespace_open(session, ns_text("n"), NS_KIND_VALUE, &again) == NS_SESSION_BUSY);
     ns_txn *txn;
     CHECK(ns_txn_begin(session, &txn) == NS_SESSION_BUSY);
-    ns_view_release(view);
+    IS(NS_SESSION_BUSY, ns_view_release(view));
+    IS(NS_SESSION_BUSY, ns_record_for_update_release(&read_for_update));
+    /* The handle stays valid. */
+    IS(NS_SESSION_BUSY, ns_txn_commit(open_txn));
+    IS(NS_SESSION_BUSY, ns_txn_abort(open_txn));
     return NULL;
 }
 
@@ -41,11 +48,21 @@ static void a_second_thread_is_refused_while_one_is_inside(void)
     ns_view held;
     OK(put("key"));
     OK(ns_get(session, values, ns_text("key"), &held));
+    OK(ns_get_for_update(session, values, ns_text("key"), &read_for_update));
+    OK(ns_txn_begin(session, &open_txn));
+    OK(ns_txn_put(open_txn, values, ns_text("later"), ns_text("done")));
     OK(ns_scan(session, values, in_callback, &held));
     /* The refused release kept the view. */
     CHECK(ns_session_close(session) == NS_BAD_ARGUMENT);
     CHECK(held.value.len == 5 && memcmp(held.value.data, "value", 5) == 0);
-    ns_view_release(&held);
+    OK(ns_view_release(&held));
+    OK(ns_view_release(&held));
+    OK(ns_view_release(NULL));
+    OK(ns_record_for_update_release(&read_for_update));
+    OK(ns_record_for_update_release(NULL));
+    OK(ns_txn_commit(open_txn));
+    OK(ns_get(session, values, ns_text("later"), &held));
+    OK(ns_view_release(&held));
 }
 
 static void *refused_watch(void *opened)

@@ -196,3 +196,15 @@ fn a_path_without_permission_is_reported_with_its_mode() {
         Err(error) => skipped(&format!("setpriv: {error}")),
     }
 }
+
+#[test]
+fn a_pipe_or_a_device_is_refused_as_such() {
+    let folder = TestFolder::new();
+    let made = Command::new("mkfifo").arg(&folder.path).status().unwrap();
+    assert!(made.success());
+    for path in [folder.path.as_path(), Path::new("/dev/null")] {
+        refused(Region::attach(path), &["not a regular file"]);
+        refused(Region::create(path, &small()), &["not a regular file"]);
+    }
+    assert!(folder.path.exists(), "the pipe is not removed");
+}

@@ -2,13 +2,13 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use nearstate_store::{CreateOptions, Error, NumaPolicy, PageSize, PinMode, Region};
 
 use crate::fixture::{
-    Mount, TestFolder, child, clean, open, refused, region_path, skipped, small, spawn,
-    without_forks,
+    Mount, TestFolder, arguments, child, clean, open, output, refused, region_path, skipped, small,
+    spawn, succeeded, without_forks,
 };
 
 /// Creators at once, and rounds.
@@ -258,4 +258,38 @@ fn fenced_pins_work_with_concurrent_readers_and_a_writer() {
     });
     drop((session, region));
     clean(&folder.path);
+}
+
+#[test]
+#[ignore = "another test runs it with small limits"]
+#[expect(clippy::print_stdout, reason = "the parent reads the outcome")]
+fn one_creator_with_limits() {
+    match Region::create(&region_path(), &small()) {
+        Ok(_) => println!("created"),
+        Err(error) => println!("refused: {error}"),
+    }
+}
+
+#[test]
+fn a_creation_for_which_the_limits_of_the_process_are_too_small_leaves_no_file() {
+    let program = std::env::current_exe().unwrap();
+    let run = |limit: &str| {
+        let folder = TestFolder::new();
+        let script = format!("ulimit {limit} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(&program);
+        command.args(arguments("hostile::creation::one_creator_with_limits"));
+        let text = succeeded(&output(command.env("NEARSTATE_TEST_REGION", &folder.path)).unwrap());
+        // Behind the commit point of the creation the region is whole.
+        if folder.path.exists() {
+            Region::attach(&folder.path).unwrap();
+        }
+        text
+    };
+    // Each number of descriptors fails in another step.
+    let refused = (4..12).filter(|most| run(&format!("-n {most}")).contains("refused: ")).count();
+    assert!(refused > 0, "four descriptors are enough to create a region");
+    assert!(refused < 8, "eleven descriptors are not enough to create a region");
+    let text = run("-f 1000");
+    assert!(text.contains("refused: ") && text.contains("raise ulimit -f"), "{text}");
 }
