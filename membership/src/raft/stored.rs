@@ -65,8 +65,8 @@ impl StoredBefore {
         reason
     }
 
-    /// An empty directory is asked for what is behind this entry, which it does not have. Returns why
-    /// this host must not go on, if the leader knows that it had it.
+    /// An empty directory is asked for what is behind this entry, which it does not have. Returns
+    /// why this host must not go on, if the leader knows that it had it.
     pub(crate) fn lost_before(&self, previous: LogId) -> Option<String> {
         let count = {
             let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);

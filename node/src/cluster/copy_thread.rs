@@ -176,10 +176,8 @@ impl CopyShared {
 
     /// The writers are refused until the membership has decided, however long that takes.
     pub(super) fn tell_undecided(&self, error: &Error) {
-        let reason = match error {
-            Error::Backend { detail } => detail.clone(),
-            other => other.to_string(),
-        };
+        let reason =
+            if let Error::Backend { detail } = error { detail.clone() } else { error.to_string() };
         (self.notices)(&ClusterNotice::DrainUndecided { partition: self.partition, reason });
     }
 

@@ -20,6 +20,7 @@ pub struct MemberStatus {
 }
 
 /// A partition, as this host knows it.
+#[expect(clippy::struct_excessive_bools, reason = "a report of independent conditions")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyStatus {
     /// The number of the partition.

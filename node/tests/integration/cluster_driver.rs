@@ -51,13 +51,13 @@ pub(crate) struct CommandLog {
     /// What was done about stopped processes.
     pub(crate) stopped: Mutex<Vec<StoppedHolder>>,
     /// The next proposal panics.
-    breaks: Mutex<bool>,
+    pub(crate) breaks: Mutex<bool>,
     /// The threads that have ended by a panic.
-    panicked: Mutex<Vec<&'static str>>,
+    pub(crate) panicked: Mutex<Vec<&'static str>>,
     /// Hosts whose region was in a copy of its file.
     pub(crate) copied: Mutex<Vec<HostId>>,
     /// Hosts that cannot do the level of the cluster.
-    outdated: Mutex<Vec<HostId>>,
+    pub(crate) outdated: Mutex<Vec<HostId>>,
     /// The hosts that have lost their vote.
     pub(crate) removed: Mutex<BTreeSet<u64>>,
     /// While exclusions are delayed: those that were proposed.
@@ -473,27 +473,6 @@ fn a_copy_that_has_no_room_for_its_own_log_does_not_count() {
         session.delete(mine, &number.to_le_bytes()).unwrap();
     }
     cluster.owner_with(&[1, 2, 3]);
-}
-
-#[test]
-fn no_driver_acts_at_a_level_that_its_program_cannot_do() {
-    let cluster = DrivenCluster::start();
-    let owner = cluster.owner_with(&[1, 2, 3]);
-    let session = cluster.host(owner).region.session().unwrap();
-    until("the owner admits writers", || !session.is_fenced().unwrap());
-    let level = ClusterLevel(ClusterLevel::HIGHEST.0 + 1);
-    cluster.log.append(&Command::Finalize { level }.encode());
-    until("all hosts say so", || locked(&cluster.log.outdated).len() == 3);
-    until("writers are refused", || session.is_fenced().unwrap());
-}
-
-#[test]
-fn a_driver_that_panics_says_so() {
-    let mut cluster = DrivenCluster::start();
-    *locked(&cluster.log.breaks) = true;
-    // The owner proposes to evict it.
-    cluster.stop(3);
-    until("the panic is told", || locked(&cluster.log.panicked).as_slice() == ["ns-cluster"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod cluster_driver;
 mod copied_file;
 mod declared_position;
 mod drain;
+mod ended_driver;
 mod fixture;
 mod full_member;
 mod hostile_driver;
