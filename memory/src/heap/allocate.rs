@@ -288,7 +288,6 @@ impl Member {
                 Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
                     let is_of_heap = self.wanted_units.get() != 0;
                     if !self.has_room_after(&mut evacuations)? {
-                        self.restore_reserve()?;
                         self.may_use_reserve.set(true);
                         refusal = Some((full, is_of_heap));
                     }
@@ -352,9 +351,6 @@ impl Member {
             self.free_all()
         });
         self.refusals.lent_classes.borrow_mut().clear();
-        if !is_refused {
-            let _ = self.return_lent();
-        }
         if is_refused && is_of_heap {
             // Without it, the next refusal searches again.
             let _ = self.note_refusal(self.refusals.refused_units.get());
