@@ -20,8 +20,7 @@ pub enum Switch {
     LeaseMargin,
     /// 5: a member reports what it held after it was frozen.
     FreezeFirst,
-    /// 5: the record of the view and of the revision is stored, and a host waits for a state at
-    /// least as new.
+    /// 5: the record of the view is stored, and a host waits for a state at least as new.
     StoredView,
     /// 5: a welcome of a lower view than the highest one seen discards nothing.
     JoinOfView,

@@ -13,6 +13,5 @@ mod levels;
 mod older_region;
 mod operator;
 mod promoting;
-mod restored;
 mod takeovers;
 mod two_hosts;
