@@ -75,6 +75,9 @@ fn an_address_that_is_taken_creates_no_region() {
         if flag != "--listen" {
             command.args(["--listen", "127.0.0.1:0"]);
         }
+        if flag == "--nudsf" {
+            command.args(["--nudsf-storages", "Realm01/Storage01=ue"]);
+        }
         let output = rejected(command.args([flag, &address]));
         assert!(output.contains(&format!("cannot listen on {address}")), "{flag}: {output}");
         assert!(!folder.path("r").exists(), "{flag}");
