@@ -135,12 +135,15 @@ fn certificate(file: &ClusterFile, host: &FileHost) -> Option<CheckRow> {
     })
 }
 
+/// The permissions of the group and of all other users.
+const OTHERS: u32 = 0o077;
+
 /// Whether other users can read the key, and claim to be this host. The row of the certificate says
 /// whether it is one.
 fn private_key(host: &str, path: &Path) -> Option<CheckRow> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
     let row = |outcome, detail| Some(CheckRow::new("private key", host, outcome, detail));
-    if mode & 0o077 == 0 {
+    if mode & OTHERS == 0 {
         return row(RowOutcome::Passed, path.display().to_string());
     }
     let detail = format!(

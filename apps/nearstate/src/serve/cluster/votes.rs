@@ -160,9 +160,12 @@ mod tests {
     fn a_lost_majority_is_said_with_the_hosts_to_start() {
         let file = ClusterFile::parse(crate::cluster::file::tests::GOOD).unwrap();
         let voters = BTreeSet::from([1, 2, 3]);
-        let status = |host: &str, answers: bool| match answers {
-            true => json!({ "host": host }),
-            false => json!({ "host": host, "unreachable": "no route" }),
+        let status = |host: &str, answers: bool| {
+            if answers {
+                json!({ "host": host })
+            } else {
+                json!({ "host": host, "unreachable": "no route" })
+            }
         };
         let reason = |answers: [bool; 3]| {
             let hosts = ["a", "b", "c"].into_iter().zip(answers);
