@@ -1,11 +1,11 @@
 //! What a host remembers of the commands that it has applied from etcd, in a file of its directory.
 //!
 //! An etcd that was restored from a backup has lost decisions on which hosts have acted. A running
-//! host sees that, and a restarted one by this file. Nothing is synced: with the machine's memory,
-//! the regions that have acted on the decisions are lost as well.
+//! host sees that, and a restarted one by this file. A command is noted before it is applied, so a
+//! host that is killed has acted on nothing that is not noted.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use super::keys::StoredCommand;
 /// The name of the file.
 const FILE: &str = "etcd-applied";
 
-/// The last command that a host has applied.
+/// The last command that a host has applied, or was about to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AppliedCommand {
     /// The call that created the cluster.
@@ -41,6 +41,12 @@ impl AppliedCommand {
     /// Is it of the cluster that was created by this call?
     pub(super) fn is_of(&self, creation: Option<u64>) -> bool {
         self.creation == creation
+    }
+
+    /// Is it a later command of the same cluster, or the same one?
+    pub(super) fn is_behind(&self, other: &Self) -> bool {
+        self.creation == other.creation
+            && (self.index > other.index || self.index == other.index && other.written.is_none())
     }
 
     /// Has etcd another command at this index?
@@ -82,7 +88,7 @@ impl AppliedFile {
         self.known.as_ref()
     }
 
-    /// Replaces what is known. A kill leaves the earlier or the later content.
+    /// Replaces what is known. A kill and a loss of power leave the earlier or the later content.
     ///
     /// # Errors
     /// It cannot be written.
@@ -91,7 +97,9 @@ impl AppliedFile {
             return Ok(());
         }
         let new = self.path.with_extension("new");
-        fs::write(&new, serde_json::to_vec(&applied)?)?;
+        let mut file = File::create(&new)?;
+        file.write_all(&serde_json::to_vec(&applied)?)?;
+        file.sync_all()?;
         fs::rename(&new, &self.path)?;
         self.known = Some(applied);
         Ok(())
@@ -117,6 +125,10 @@ mod tests {
         assert!(!applied.differs(&command(b"go", 12)));
         assert!(applied.differs(&command(b"no", 12)) && applied.differs(&command(b"go", 13)));
         assert!(!AppliedCommand::restored(7, Some(9)).differs(&command(b"no", 13)));
+        let restored = |index| AppliedCommand::restored(index, Some(9));
+        assert!(applied.is_behind(&restored(7)) && applied.is_behind(&restored(6)));
+        assert!(!applied.is_behind(&restored(8)) && !restored(7).is_behind(&applied));
+        assert!(!applied.is_behind(&AppliedCommand::restored(1, Some(8))), "another cluster");
         fs::write(&file.path, b"{").unwrap();
         assert!(AppliedFile::open(folder.path()).is_err());
     }

@@ -253,34 +253,33 @@ impl EtcdClient {
         }
         self.known = Known { hosts: created.unwrap_or_default(), term };
         self.snapshot = (snapshot.as_ref().map_or(0, |(index, _)| *index), snapshot_revision);
-        let mut next = applied + 1;
-        let first = commands.iter().find(|command| command.index > applied);
-        let is_behind = first.map_or(head > applied, |first| first.index != next);
+        let new: Vec<_> = commands.iter().filter(|command| command.index > applied).collect();
+        let is_behind = new.first().map_or(head > applied, |first| first.index != applied + 1);
         if is_behind && let Some((index, state)) = snapshot {
+            self.note(AppliedCommand::restored(index, creation))?;
             self.state.restore(index, &state).map_err(io::Error::other)?;
-            if self.last.known().is_none_or(|last| !last.is_of(creation) || last.index < index) {
-                self.last.store(AppliedCommand::restored(index, creation))?;
-            }
             return Ok(false);
         }
-        let mut last = None;
-        for command in commands.iter().filter(|command| command.index > applied) {
-            if command.index != next {
-                return Err(io::Error::other(lost(&format!("command {next} is missing"))));
-            }
+        let missing = (applied + 1..).zip(&new).find(|(index, command)| command.index != *index);
+        if let Some((index, _)) = missing {
+            return Err(io::Error::other(lost(&format!("command {index} is missing"))));
+        }
+        if let Some(last) = new.last() {
+            self.note(AppliedCommand::of(last, creation))?;
+        }
+        for command in &new {
             self.state.apply(command.index, &command.bytes).map_err(io::Error::other)?;
-            last = Some(command);
-            next += 1;
         }
-        if let Some(last) = last
-            && self
-                .last
-                .known()
-                .is_none_or(|known| !known.is_of(creation) || known.index <= last.index)
-        {
-            self.last.store(AppliedCommand::of(last, creation))?;
+        Ok(applied + new.len() as u64 >= head)
+    }
+
+    /// Notes the last command that is about to be applied, unless a later one is noted: a host that
+    /// has started applies again what it has applied before.
+    fn note(&mut self, applied: AppliedCommand) -> io::Result<()> {
+        if self.last.known().is_some_and(|known| known.is_behind(&applied)) {
+            return Ok(());
         }
-        Ok(next > head)
+        self.last.store(applied)
     }
 
     /// Creates the cluster. False: it exists, and another call created it.
