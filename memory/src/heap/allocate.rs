@@ -261,8 +261,9 @@ impl Member {
     /// Runs an operation that changes the region. If the heap is full for it, live records are
     /// moved together, as far as that makes room, and the operation runs again. If it is still
     /// full, the operation runs once more and may use the reserve, provided that it does not make
-    /// the content of the region larger: deleting, collecting, and replacing by as much or less
-    /// always succeed.
+    /// the content of the region larger. So deleting and collecting always succeed. Replacing by as
+    /// much or less does so until records of mixed sizes have used the reserve up
+    /// (`docs/decisions/013-heap.md`).
     ///
     /// # Errors
     /// Those of the operation. It must change nothing if it fails.
