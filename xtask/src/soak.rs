@@ -98,7 +98,7 @@ const PARTS: &[Part] = &[
             "integration",
             "crash_points",
         ],
-        environment: &[("NEARSTATE_CRASH_PAIRS", 9)],
+        environment: &[("NEARSTATE_CRASH_PAIRS", 18)],
         last: LastArg::Absent,
     },
     Part {

@@ -12,8 +12,8 @@ use nearstate_torture::tags;
 use crate::fixture::{folder, starter};
 
 /// Of the pairs of a crash point and a point of its recovery, one in this many is tested.
-/// `NEARSTATE_CRASH_PAIRS=9` tests nine times as many, as `cargo xtask soak` does.
-const STRIDE: usize = 9;
+/// `NEARSTATE_CRASH_PAIRS=18` tests all of them, as `cargo xtask soak` does.
+const STRIDE: usize = 18;
 
 fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTest<'t> {
     let times = std::env::var("NEARSTATE_CRASH_PAIRS").ok();
