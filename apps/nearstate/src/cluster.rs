@@ -68,8 +68,8 @@ pub(crate) enum ClusterCommand {
         #[command(flatten)]
         node: NodeChoice,
         /// Although regions of this boot belong to an earlier membership, whose directories are
-        /// lost on all hosts: see "All directories of the membership are lost" in
-        /// docs/operate/cluster.md
+        /// lost on all hosts: their partitions get no owner before accept-loss names it. See "All
+        /// directories of the membership are lost" in docs/operate/cluster.md
         #[arg(long)]
         new_membership: bool,
     },
@@ -334,13 +334,28 @@ fn wait_for(node: &NodeChoice, name: &str, max: Duration) -> Result<()> {
 
 fn created(done: &Value) -> String {
     let level = &done["level"];
-    match done["reason"].as_str() {
+    let mut text = match done["reason"].as_str() {
         None => format!("the cluster is created, with level {level}\n"),
         Some(reason) => format!(
             "the cluster is created, with level {level}: `nearstate cluster finalize` raises it \
              ({reason})\n"
         ),
+    };
+    for partition in items(done, "without_owner").filter_map(Value::as_str) {
+        text += &format!(
+            "{partition} has no owner: `nearstate cluster accept-loss --partition {partition} \
+             --to HOST` names it\n"
+        );
     }
+    let silent: Vec<&str> = items(done, "silent").filter_map(Value::as_str).collect();
+    if !silent.is_empty() {
+        text += &format!(
+            "not asked, because they do not answer: {}. If one of them has seen a later state, it \
+             waits\n",
+            silent.join(", ")
+        );
+    }
+    text
 }
 
 fn finalize(node: &NodeChoice, without: &[String]) -> Result<String> {

@@ -68,6 +68,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "role": copy.role,
         "drain_undecided": copy.is_drain_undecided,
         "seen_view": copy.view_seen,
+        "seen_revision": copy.revision_seen,
         "state_is_older": copy.is_state_older,
         "complete": copy.is_complete,
         "lease_ms": copy.lease_ms,
