@@ -233,11 +233,29 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             let file = ClusterFile::read(&node.cluster)?;
             let partition = partition_of(&file, &partition)?.id.0;
             let host = file.host(&to)?.id.0;
-            ask(&node, &AdminRequest::ForceNew { partition, host })?;
-            format!("{to} owns the partition, with what its region has\n")
+            let done = ask(&node, &AdminRequest::ForceNew { partition, host })?;
+            given_up(&to, &done)
         }
     };
     print(&text, out)
+}
+
+/// A partition was begun anew at a host: with what, and what is lost.
+fn given_up(to: &str, done: &Value) -> String {
+    let mut text = format!("{to} owns the partition, with what its region has\n");
+    text += &match done["loss"]["longest"].as_u64() {
+        Some(longest) => format!(
+            "given up: what other copies had. The longest one that is known ended at position \
+             {longest} of the log of view {}\n",
+            done["loss"]["origin"]
+        ),
+        None => "given up: what other copies had. The position of none is known\n".to_owned(),
+    };
+    let silent: Vec<&str> = items(done, "silent").filter_map(Value::as_str).collect();
+    if !silent.is_empty() {
+        text += &format!("not compared, because they do not answer: {}\n", silent.join(", "));
+    }
+    text
 }
 
 fn print(text: &str, out: &mut impl Write) -> Result<()> {

@@ -210,7 +210,8 @@ fn a_partition_without_a_copy_begins_anew_with_the_region_that_an_operator_names
     until("an alarm says so", || hosts.has_alarm("NS-5001", "raised"));
     let words = ["force-new", "--partition", "amf", "--to", "b", "--host", "b"];
     assert!(hosts.cluster(&words).is_none(), "not without --from-region");
-    assert!(hosts.cluster(&[&words[..], &["--from-region"]].concat()).is_some());
+    let begun = hosts.cluster(&[&words[..], &["--from-region"]].concat()).unwrap();
+    assert!(begun.contains("given up: what other copies had"), "{begun}");
     hosts.until_all_count();
     assert_eq!(hosts.owner(), Some(1));
     assert!(copy(&hosts)["loss"]["view"].as_u64().is_some(), "{}", copy(&hosts));

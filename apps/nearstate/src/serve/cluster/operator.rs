@@ -180,13 +180,23 @@ impl OperatorContext {
         match self.driver.carry_out(engine, partition, (goal, discards_longer), lease)? {
             OperatorOutcome::Done { owner, is_by_decision } => Ok(json!({
                 "owner": file.host_name(owner), "by_decision": is_by_decision,
-                "silent": compared.silent,
+                "silent": compared.silent, "loss": self.loss(partition),
             })),
             OperatorOutcome::Refused(refusal) => Err(invalid(explain(file, refusal))),
             OperatorOutcome::Late { wait, is_excluded } => {
                 Err(Error::Backend { detail: late(file, wait, is_excluded) })
             }
         }
+    }
+
+    /// What an operator has given up at the last time: the end of the longest copy that is known.
+    fn loss(&self, partition: PartitionId) -> Value {
+        let group = self.driver.group(partition);
+        let longest = group.and_then(|group| group.loss()?.longest);
+        longest.map_or(
+            Value::Null,
+            |held| json!({ "origin": held.origin.0, "longest": held.position }),
+        )
     }
 
     /// The status of all hosts, in the order of the file. They are asked at the same time, so this
