@@ -192,8 +192,9 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
         }
         ClusterCommand::Events(node) => {
             let events = ask(&node, &AdminRequest::Events)?;
-            let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
-            lines.flat_map(|line| [show::event(line), "\n".to_owned()]).collect()
+            let host = events["host"].as_str().unwrap_or_default();
+            let lines = items(&events, "events").filter_map(Value::as_str);
+            lines.map(|line| show::event(host, line) + "\n").collect()
         }
         ClusterCommand::Add { node, name, wait, partition } => {
             if let Some(max) = wait {

@@ -100,7 +100,10 @@ impl OperatorContext {
         match *request {
             AdminRequest::Status => Ok(self.report.status()),
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
-            AdminRequest::Events => Ok(json!(self.report.host_events.events())),
+            AdminRequest::Events => Ok(json!({
+                "host": self.report.host.name,
+                "events": self.report.host_events.events(),
+            })),
             AdminRequest::Init => self.initialize(false),
             AdminRequest::InitAnew => self.initialize(true),
             AdminRequest::Finalize { ref without } => self.finalize(without),
