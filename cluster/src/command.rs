@@ -2,8 +2,9 @@
 //!
 //! All numbers are little-endian: format u8 = 1, kind u8, partition u32, number u64 (a view, a
 //! revision, a process, or a level), host u16 (0 if the command names none), and for a report:
-//! origin u64, log 16 bytes, incarnation u64, position u64, check u64; for a renewal: stamp u64. A
-//! command of the whole cluster has partition 0. A command has exactly one encoding.
+//! origin u64, log 16 bytes, incarnation u64, position u64, check u64; for a renewal: stamp u64;
+//! for a raised view: revision u64. A command of the whole cluster has partition 0. A command has
+//! exactly one encoding.
 
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 use crate::level::ClusterLevel;
@@ -136,6 +137,18 @@ pub enum Command {
         /// The host that becomes the owner.
         host: HostId,
     },
+    /// An operator has created the membership anew, or it was restored from an older copy: regions
+    /// have acted on this view and revision. The partition continues behind them, without an owner
+    /// until an operator names one.
+    RaiseView {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The highest view that is known to a region or to the state. An earlier one has no
+        /// effect.
+        view: ViewNumber,
+        /// The highest revision that is known to a region.
+        revision: Revision,
+    },
     /// An operator adds a host to the group. It is not full.
     AddMember {
         /// Of which partition.
@@ -197,6 +210,7 @@ impl Command {
             | Self::Renew { .. }
             | Self::AcceptLoss { .. }
             | Self::ForceNew { .. }
+            | Self::RaiseView { .. }
             | Self::Finalize { .. } => ClusterLevel::FIRST,
         }
     }
@@ -216,6 +230,7 @@ impl Command {
             | Self::Renew { partition, .. }
             | Self::AcceptLoss { partition, .. }
             | Self::ForceNew { partition, .. }
+            | Self::RaiseView { partition, .. }
             | Self::AddMember { partition, .. }
             | Self::RemoveMember { partition, .. } => Some(partition),
             Self::Finalize { .. } => None,
@@ -240,6 +255,7 @@ impl Command {
             Self::Degrade { revision, host, .. } => (13, revision.0, host.0, None),
             Self::Renew { revision, host, .. } => (14, revision.0, host.0, None),
             Self::Finalize { level } => (15, level.0.into(), 0, None),
+            Self::RaiseView { view, .. } => (16, view.0, 0, None),
         };
         let mut bytes = Vec::with_capacity(CLUSTER_COMMAND_BYTES_MAX);
         bytes.extend([FORMAT, kind]);
@@ -249,8 +265,10 @@ impl Command {
         if let Some(held) = held {
             held.encode(&mut bytes);
         }
-        if let Self::Renew { stamp, .. } = self {
-            bytes.extend(stamp.0.to_le_bytes());
+        if let Self::Renew { stamp: Monotonic(last), .. }
+        | Self::RaiseView { revision: Revision(last), .. } = self
+        {
+            bytes.extend(last.to_le_bytes());
         }
         bytes
     }
@@ -299,12 +317,17 @@ impl Command {
                     u16::try_from(number).map_err(|_| CommandError::UnknownLevel(number))?;
                 (Self::Finalize { level: ClusterLevel(level) }, rest)
             }
+            16 => {
+                let (revision, rest) = rest.split_first_chunk::<8>().ok_or(size)?;
+                let revision = Revision(u64::from_le_bytes(*revision));
+                (Self::RaiseView { partition, view, revision }, rest)
+            }
             _ => return Err(CommandError::Kind(kind)),
         };
         if !rest.is_empty() {
             return Err(size);
         }
-        if matches!(kind, 3 | 15) != (host.0 == 0) {
+        if matches!(kind, 3 | 15 | 16) != (host.0 == 0) {
             return Err(CommandError::Host(host.0));
         }
         Ok(command)

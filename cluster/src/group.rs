@@ -4,7 +4,7 @@
 //! ```text
 //! Suspect, quorum(Serving => Sealing)      Report, quorum(Sealing => Serving)
 //! Exclude(Serving => Sealing)              AcceptLoss(Sealing => Serving)
-//!                                          ForceNew(Sealing => Serving)
+//! RaiseView(any => Sealing)                ForceNew(Sealing => Serving)
 //!                                          Return(Sealing => Serving)
 //! ```
 //!
@@ -17,6 +17,7 @@
 //! report counts, and no other host owns it but by an operator.
 
 mod changes;
+mod raised;
 
 use crate::command::Command;
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
@@ -108,6 +109,8 @@ pub enum Applied {
     LossAccepted(HostId, LogPosition),
     /// The partition begins anew at this host by the decision of an operator.
     ForcedNew(HostId),
+    /// The partition continues behind this view, when an operator has named its owner.
+    ViewRaised(ViewNumber),
     /// The host belongs to the group.
     MemberAdded(HostId),
     /// The host is removed as soon as the others suffice.
@@ -267,6 +270,12 @@ impl GroupState {
         self.degraded
     }
 
+    /// Is there no owner before an operator names one? So it is behind a raised view, in which no
+    /// copy counts: [`full`](Self::full) is the owner of a new partition, or one of an older state.
+    pub fn is_operator_needed(&self) -> bool {
+        matches!(self.phase, GroupPhase::Sealing { .. }) && self.origin == self.view
+    }
+
     /// How many full members other than the owner must suspect it, and must report.
     pub fn reports_needed(&self) -> usize {
         if self.switches.is_off(Switch::ReportQuorum) {
@@ -300,6 +309,7 @@ impl GroupState {
             Command::Renew { revision, host, stamp, .. } => self.renew(revision, host, stamp),
             Command::AcceptLoss { view, host, .. } => self.accept_loss(view, host),
             Command::ForceNew { view, host, .. } => self.force_new(view, host),
+            Command::RaiseView { view, revision, .. } => self.raise_view(view, revision),
             Command::AddMember { revision, host, .. } => self.add_member(revision, host),
             Command::RemoveMember { revision, host, .. } => self.remove_member(revision, host),
             Command::Finalize { .. } => Err(No::UnknownPartition),

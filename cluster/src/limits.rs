@@ -83,3 +83,11 @@ pub const DEGRADE_MS_MAX: u32 = 86_400_000;
 
 /// Leases without an acknowledgement after which the owner tries to evict a member.
 pub const EVICT_LEASES: u64 = 2;
+
+/// The highest view and revision behind which a partition continues (`RaiseView`): regions store
+/// views in 48 bits and revisions in 32, and half of them are left. No cluster gets there. Higher
+/// ones are refused.
+pub const RAISED_VIEW_MAX: u64 = 1 << 47;
+
+/// See [`RAISED_VIEW_MAX`].
+pub const RAISED_REVISION_MAX: u64 = 1 << 31;

@@ -9,7 +9,7 @@ use crate::effect::{Effects, FollowStart, HostEffect};
 use crate::event::{ClusterEvent, ClusterEventKind};
 use crate::follower::Promise;
 use crate::group::{GroupPhase, GroupState};
-use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
+use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES};
 use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
@@ -514,14 +514,27 @@ impl PartitionMember {
         }
     }
 
-    /// Stores that this host acts in the present view.
+    /// Stores that this host acts in the present view, on the present revision. A membership that
+    /// was restored from an older copy may have the same view: `Full`, `Evict` and `Degrade` change
+    /// the revision only. A proposal to evict a member at an earlier revision has no effect any
+    /// more.
     fn store_view(&mut self, effects: &mut Effects) {
+        // Each view has a higher revision than the one before, so this covers the others.
+        let is_off = [Switch::MemberRevision, Switch::StoredView, Switch::StoredRevision]
+            .into_iter()
+            .any(|switch| self.switches.is_off(switch));
+        let revision = if is_off { Revision(0) } else { self.group.revision() };
         let (partition, view) = (self.partition(), self.group.view());
         let Some(facts) = &mut self.facts else { return };
-        if facts.record.view < view {
-            facts.record.view = view;
-            effects.push(HostEffect::Store { partition, record: facts.record });
+        if facts.record.view >= view && facts.record.revision >= revision {
+            return;
         }
+        facts.record.view = facts.record.view.max(view);
+        if facts.record.revision < revision {
+            facts.record.revision = revision;
+            facts.record.evicting = None;
+        }
+        effects.push(HostEffect::Store { partition, record: facts.record });
     }
 
     /// Stores that this host acts as the owner on the present revision, and whom it evicts.

@@ -35,8 +35,8 @@ pub struct MemberRecord {
     /// The highest view in which this host has frozen its copy, followed or served. Connections of
     /// a lower view are refused.
     pub view: ViewNumber,
-    /// The highest revision on which this host has acted as the owner. A process that starts with
-    /// an older applied state waits until it has applied up to here.
+    /// The highest revision on which this host has acted. A process that starts with an older
+    /// applied state waits until it has applied up to here.
     pub revision: Revision,
     /// The owner has proposed to evict this member at `revision`, and does not count it. If the
     /// partition is degraded at that revision, it is the one that the owner counts again.

@@ -22,6 +22,8 @@ pub enum Switch {
     FreezeFirst,
     /// 5: the record of the view is stored, and a host waits for a state at least as new.
     StoredView,
+    /// 5: a member stores the revision on which it acts, as an owner does.
+    MemberRevision,
     /// 5: a welcome of a lower view than the highest one seen discards nothing.
     JoinOfView,
     /// 6: reporters that are shorter than the seal are not full.

@@ -319,8 +319,8 @@ fn outcome_unknown(f: &mut fmt::Formatter<'_>, position: u64) -> fmt::Result {
 fn fenced(f: &mut fmt::Formatter<'_>, namespace: &str) -> fmt::Result {
     write!(
         f,
-        "namespace {namespace:?} is not served: this host has no lease of it at present. Try \
-         again, or ask the host that owns it (`nearstate cluster status`)"
+        "namespace {namespace:?} is not served: this host has no lease of it at present, or is \
+         being drained. Try again, or ask the host that owns it (`nearstate cluster status`)"
     )
 }
 

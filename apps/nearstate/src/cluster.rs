@@ -68,8 +68,8 @@ pub(crate) enum ClusterCommand {
         #[command(flatten)]
         node: NodeChoice,
         /// Although regions of this boot belong to an earlier membership, whose directories are
-        /// lost on all hosts: see "All directories of the membership are lost" in
-        /// docs/operate/cluster.md
+        /// lost on all hosts: their partitions get no owner before accept-loss names it. See "All
+        /// directories of the membership are lost" in docs/operate/cluster.md
         #[arg(long)]
         new_membership: bool,
     },
@@ -192,8 +192,9 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
         }
         ClusterCommand::Events(node) => {
             let events = ask(&node, &AdminRequest::Events)?;
-            let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
-            lines.flat_map(|line| [show::event(line), "\n".to_owned()]).collect()
+            let host = events["host"].as_str().unwrap_or_default();
+            let lines = items(&events, "events").filter_map(Value::as_str);
+            lines.map(|line| show::event(host, line) + "\n").collect()
         }
         ClusterCommand::Add { node, name, wait, partition } => {
             if let Some(max) = wait {
@@ -233,11 +234,29 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             let file = ClusterFile::read(&node.cluster)?;
             let partition = partition_of(&file, &partition)?.id.0;
             let host = file.host(&to)?.id.0;
-            ask(&node, &AdminRequest::ForceNew { partition, host })?;
-            format!("{to} owns the partition, with what its region has\n")
+            let done = ask(&node, &AdminRequest::ForceNew { partition, host })?;
+            given_up(&to, &done)
         }
     };
     print(&text, out)
+}
+
+/// A partition was begun anew at a host: with what, and what is lost.
+fn given_up(to: &str, done: &Value) -> String {
+    let mut text = format!("{to} owns the partition, with what its region has\n");
+    text += &match done["loss"]["longest"].as_u64() {
+        Some(longest) => format!(
+            "given up: what other copies had. The longest one that is known ended at position \
+             {longest} of the log of view {}\n",
+            done["loss"]["origin"]
+        ),
+        None => "given up: what other copies had. The position of none is known\n".to_owned(),
+    };
+    let silent: Vec<&str> = items(done, "silent").filter_map(Value::as_str).collect();
+    if !silent.is_empty() {
+        text += &format!("not compared, because they do not answer: {}\n", silent.join(", "));
+    }
+    text
 }
 
 fn print(text: &str, out: &mut impl Write) -> Result<()> {
@@ -334,13 +353,28 @@ fn wait_for(node: &NodeChoice, name: &str, max: Duration) -> Result<()> {
 
 fn created(done: &Value) -> String {
     let level = &done["level"];
-    match done["reason"].as_str() {
+    let mut text = match done["reason"].as_str() {
         None => format!("the cluster is created, with level {level}\n"),
         Some(reason) => format!(
             "the cluster is created, with level {level}: `nearstate cluster finalize` raises it \
              ({reason})\n"
         ),
+    };
+    for partition in items(done, "without_owner").filter_map(Value::as_str) {
+        text += &format!(
+            "{partition} has no owner: `nearstate cluster accept-loss --partition {partition} \
+             --to HOST` names it\n"
+        );
     }
+    let silent: Vec<&str> = items(done, "silent").filter_map(Value::as_str).collect();
+    if !silent.is_empty() {
+        text += &format!(
+            "not asked, because they do not answer: {}. If one of them has seen a later state, it \
+             waits\n",
+            silent.join(", ")
+        );
+    }
+    text
 }
 
 fn finalize(node: &NodeChoice, without: &[String]) -> Result<String> {

@@ -27,6 +27,7 @@ fn commands() -> Vec<Command> {
         Command::Degrade { partition, revision, host },
         Command::Renew { partition, revision, host, stamp: Monotonic(u64::MAX) },
         Command::Finalize { level: ClusterLevel(u16::MAX) },
+        Command::RaiseView { partition, view, revision },
     ]
 }
 
@@ -53,7 +54,8 @@ fn a_damaged_command_is_refused() {
     };
     assert_eq!(with(0, 2), Err(CommandError::Format(2)));
     assert_eq!(with(1, 0), Err(CommandError::Kind(0)));
-    assert_eq!(with(1, 16), Err(CommandError::Kind(16)));
+    assert_eq!(with(1, 17), Err(CommandError::Kind(17)));
+    assert_eq!(with(1, 16), Err(CommandError::Size(16)));
     assert_eq!(with(1, 15), Err(CommandError::Partition(1)));
     assert_eq!(with(14, 0), Err(CommandError::Host(0)));
     assert_eq!(with(1, 3), Err(CommandError::Host(2)));
@@ -91,6 +93,8 @@ fn a_state_survives_its_snapshot_in_every_phase() {
         },
         Command::Finalize { level: ClusterLevel(2) },
         Command::Exclude { partition: PARTITION, view: ViewNumber(4) },
+        Command::RaiseView { partition: PARTITION, view: ViewNumber(7), revision: Revision(99) },
+        report(8, 3, held(3, 8)),
     ];
     for command in script {
         let before = state.clone();

@@ -96,5 +96,5 @@ fn an_owner_with_a_longer_log_discards_it_when_enough_others_are_complete() {
     assert!(old.frozen(9).is_empty());
     let revision = state.group(PARTITION).unwrap().revision();
     state.apply(&Command::Full { partition: PARTITION, revision, host: HostId(3) });
-    assert_eq!(old.step(SEALED_MS + 2, HostInput::State(&state)), ["Demote"]);
+    assert_eq!(old.step(SEALED_MS + 2, HostInput::State(&state)), ["Store", "Demote"]);
 }

@@ -13,5 +13,6 @@ mod levels;
 mod older_region;
 mod operator;
 mod promoting;
+mod restored;
 mod takeovers;
 mod two_hosts;

@@ -119,11 +119,12 @@ impl Published {
             reports,
             reports_needed: group.reports_needed(),
             group: group.group().to_vec(),
-            full: group.full().clone(),
+            full: counted(group),
             is_degraded: group.degraded().is_some(),
             is_degraded_owner_silent: self.missed.contains(&partition),
             is_drain_undecided: copy.undecided().is_some(),
             view_seen: facts.record.view.0,
+            revision_seen: facts.record.revision.0,
             is_state_older: is_older(group, &facts.record),
             is_complete: matches!(facts.copy, CopyState::Follower(_) | CopyState::Owner { .. }),
             role: role_name(self.roles.get(&partition), (lease_ms > 0, copy.copy.holds_writers())),
@@ -155,6 +156,11 @@ impl Published {
             members: members.collect(),
         })
     }
+}
+
+/// The members whose copies count. Behind a raised view none does, before an operator names one.
+fn counted(group: &GroupState) -> BTreeSet<HostId> {
+    if group.is_operator_needed() { BTreeSet::new() } else { group.full().clone() }
 }
 
 /// Has this host acted in a later state than this one?

@@ -50,6 +50,8 @@ pub struct CopyStatus {
     pub is_drain_undecided: bool,
     /// The last view in which this host has acted with its region, in this boot; 0: none.
     pub view_seen: u64,
+    /// The last revision on which this host has acted with its region, in this boot; 0: none.
+    pub revision_seen: u64,
     /// True if the region has seen a later state than the membership has: its host waits for it.
     pub is_state_older: bool,
     /// True if this copy has all records of a moment.

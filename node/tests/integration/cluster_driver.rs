@@ -134,6 +134,7 @@ impl TestEngine {
             | Command::Renew { .. }
             | Command::AcceptLoss { .. }
             | Command::ForceNew { .. }
+            | Command::RaiseView { .. }
             | Command::AddMember { .. }
             | Command::RemoveMember { .. }
             | Command::Finalize { .. } => true,

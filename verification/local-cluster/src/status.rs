@@ -74,7 +74,7 @@ pub(crate) fn init(socket: &Path) -> Result<(), String> {
 /// The last events of a node.
 pub(crate) fn events(socket: &Path) -> Result<Vec<String>, String> {
     let events = ask(socket, "events", ANSWER_MAX)?;
-    Ok(texts(Some(&events)))
+    Ok(texts(events.get("events")))
 }
 
 fn text(value: Option<&Value>) -> Option<String> {

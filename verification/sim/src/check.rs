@@ -68,6 +68,7 @@ impl World {
             | Applied::Suspected(_)
             | Applied::Trusted(_)
             | Applied::Excluded(_)
+            | Applied::ViewRaised(_)
             | Applied::Reported(_)
             | Applied::Returned(_)
             | Applied::Full(_)

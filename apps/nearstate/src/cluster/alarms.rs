@@ -381,6 +381,7 @@ pub(crate) mod tests {
             is_degraded_owner_silent: false,
             is_drain_undecided: false,
             view_seen: 1,
+            revision_seen: 1,
             is_state_older: false,
             is_complete: true,
             group: [1, 2, 3].map(HostId).to_vec(),

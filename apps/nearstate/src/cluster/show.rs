@@ -68,6 +68,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "role": copy.role,
         "drain_undecided": copy.is_drain_undecided,
         "seen_view": copy.view_seen,
+        "seen_revision": copy.revision_seen,
         "state_is_older": copy.is_state_older,
         "complete": copy.is_complete,
         "lease_ms": copy.lease_ms,
@@ -265,10 +266,13 @@ pub(crate) fn alarms(statuses: &[Value], now_ms: u64) -> String {
     if rows.len() == 1 { "no alarm was raised\n".to_owned() } else { row::table(&rows) }
 }
 
-/// An event of a node, which begins with its time in milliseconds since 1970, for people.
-pub(crate) fn event(line: &str) -> String {
+/// An event of a host's node, which begins with its time in milliseconds since 1970, for people.
+pub(crate) fn event(host: &str, line: &str) -> String {
     let parts = line.split_once(' ').and_then(|(ms, rest)| Some((ms.parse().ok()?, rest)));
-    parts.map_or_else(|| line.to_owned(), |(ms, rest)| format!("{} {rest}", moment::rfc3339(ms)))
+    parts.map_or_else(
+        || format!("{host} {line}"),
+        |(ms, rest)| format!("{} {host} {rest}", moment::rfc3339(ms)),
+    )
 }
 
 /// The alarms of all hosts as JSON, each with its host.
@@ -297,9 +301,9 @@ mod tests {
     #[test]
     fn events_have_a_date() {
         let line = "1795940411000 NS-1016 cluster-lease-granted partition=amf view=1";
-        let shown = "2026-11-29T08:20:11Z NS-1016 cluster-lease-granted partition=amf view=1";
-        assert_eq!(event(line), shown);
-        assert_eq!(event("NS-3012 no disk"), "NS-3012 no disk");
+        let shown = "2026-11-29T08:20:11Z a NS-1016 cluster-lease-granted partition=amf view=1";
+        assert_eq!(event("a", line), shown);
+        assert_eq!(event("a", "NS-3012 no disk"), "a NS-3012 no disk");
     }
 
     #[test]

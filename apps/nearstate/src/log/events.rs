@@ -171,8 +171,9 @@ events! {
          requests to etcd, whose endpoints `NS-5006` names. The host does not vote and \
          does not learn decisions. It tries again every second; `NS-1021` clears it. If \
          the directory was removed or replaced while the node ran, or holds another \
-         command than another host at the same place, it stays: remove the host, empty \
-         the directory, add it.";
+         command than another host at the same place, or if a host that has voted \
+         starts with an empty one, it stays: remove the host, empty the directory, add \
+         it.";
     CLUSTER_REGION_LOST = "NS-3013" Error "the region of an owned partition is lost",
         "Another member takes over. Check why the region's file is another one.";
     CLUSTER_FORK = "NS-3014" Error "a copy has another history",

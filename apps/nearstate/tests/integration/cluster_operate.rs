@@ -210,7 +210,8 @@ fn a_partition_without_a_copy_begins_anew_with_the_region_that_an_operator_names
     until("an alarm says so", || hosts.has_alarm("NS-5001", "raised"));
     let words = ["force-new", "--partition", "amf", "--to", "b", "--host", "b"];
     assert!(hosts.cluster(&words).is_none(), "not without --from-region");
-    assert!(hosts.cluster(&[&words[..], &["--from-region"]].concat()).is_some());
+    let begun = hosts.cluster(&[&words[..], &["--from-region"]].concat()).unwrap();
+    assert!(begun.contains("given up: what other copies had"), "{begun}");
     hosts.until_all_count();
     assert_eq!(hosts.owner(), Some(1));
     assert!(copy(&hosts)["loss"]["view"].as_u64().is_some(), "{}", copy(&hosts));
@@ -345,6 +346,15 @@ fn a_partition_goes_on_when_all_directories_of_the_membership_are_lost() {
     let mut client = hosts.clients(0);
     assert_eq!(client.ask(&["SET", "key", "kept"]), "+OK");
     assert_eq!(client.ask(&["WAIT", "2", "60000"]), ":2");
+    // One lost directory is no lost membership.
+    hosts.kill(2);
+    std::fs::remove_dir_all(hosts.folder.path("c.d")).unwrap();
+    hosts.run(2);
+    until("the node answers operators", || hosts.cluster(&["status", "--host", "c"]).is_some());
+    let refusal = hosts.refusal(&["init", "--host", "c", "--new-membership"]);
+    let is_there = ["knows the cluster", "exists already"].map(|text| refusal.contains(text));
+    assert!(is_there.contains(&true), "{refusal}");
+    assert_eq!(hosts.owner(), Some(0));
     (0..NAMES.len()).for_each(|number| hosts.kill(number));
     for name in NAMES {
         std::fs::remove_dir_all(hosts.folder.path(&format!("{name}.d"))).unwrap();
@@ -356,15 +366,21 @@ fn a_partition_goes_on_when_all_directories_of_the_membership_are_lost() {
     let refusal = hosts.refusal(&["init", "--host", "b"]);
     assert!(refusal.contains("amf on a (view 1)"), "{refusal}");
     assert!(refusal.contains("--new-membership"), "{refusal}");
-    assert!(hosts.cluster(&["init", "--host", "b", "--new-membership"]).is_some());
-    let role = |number: usize, role: &str| hosts.status(number).contains(role);
-    until("the owner waits, and the others follow it", || {
-        role(0, "\"role\":\"waiting\"") && role(1, "\"role\":\"member\"")
+    let created = hosts.cluster(&["init", "--host", "b", "--new-membership"]).unwrap();
+    assert!(created.contains("amf has no owner"), "{created}");
+    // No host waits for what is lost, and none owns the partition by itself, although the copy of
+    // one counts in each new membership.
+    until("all hosts have reported, and none owns the partition", || {
+        (0..NAMES.len()).all(|number| {
+            let status = hosts.status(number);
+            status.contains("\"role\":\"sealing\"")
+                && status.contains("\"reports\":[\"a\",\"b\",\"c\"]")
+        })
     });
-    let words = ["accept-loss", "--partition", "amf", "--host", "b", "--to"];
-    let refusal = hosts.refusal(&[&words[..], &["a"]].concat());
-    assert!(refusal.contains("a waits and would serve nothing"), "{refusal}");
-    let done = hosts.output(&[&words[..], &["b"]].concat());
+    let again = hosts.refusal(&["init", "--host", "b", "--new-membership"]);
+    assert!(again.contains("no region has seen a later state"), "{again}");
+    let words = ["accept-loss", "--partition", "amf", "--host", "b", "--to", "b"];
+    let done = hosts.output(&words);
     assert!(done.status.success(), "{done:?}");
     assert_eq!(hosts.clients(1).ask(&["GET", "key"]), "kept");
     hosts.until_all_count();

@@ -1,10 +1,12 @@
 //! All orders of two hosts with copies of which one may suffice (rule 12 of decision 026), with the
 //! product's state machine. The witness has no copy: it is why commands are ordered while one host
-//! is lost. Time is abstract as in `model`; a message and its answer are one step here.
+//! is lost. Its directory and that of a host may be restored from an older copy, as if all were.
+//! Time is abstract as in `model`; a message and its answer are one step here.
 
 use crate::fixture::{PARTITION, base, contains, host, index, log_position, two_hosts};
 use nearstate_cluster::{
-    Applied, ClusterState, Command, GroupPhase, GroupState, HostId, Monotonic, Switch, ViewNumber,
+    Applied, ClusterState, Command, GroupPhase, GroupState, HostId, Monotonic, Revision, Switch,
+    ViewNumber,
 };
 use stateright::{Checker, Model, Property};
 
@@ -23,7 +25,8 @@ struct PairHost {
     origin: u64,
     position: u64,
     replicated: u64,
-    /// Stored: the revision, and whether the other host is counted before it is full.
+    /// Stored: the revision on which it has acted, and whether the other host is counted before it
+    /// is full.
     record: (u64, bool),
     lease: PairLease,
     /// How many commands it has applied.
@@ -44,6 +47,7 @@ struct PairState {
     is_renewal_fresh: bool,
     released: (u64, u64),
     is_broken: bool,
+    is_restored: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -58,6 +62,8 @@ enum PairAction {
     EndPromise(usize),
     EndWait(usize),
     Restart(usize),
+    /// The membership has only so many commands any more. All processes were stopped.
+    RestoreMembership(usize),
     Order(Command),
     Propose(Command),
     Repeat(Vec<u8>),
@@ -68,6 +74,8 @@ struct Pair {
     off: Option<Switch>,
     /// One copy suffices already.
     is_degraded: bool,
+    /// The membership may be restored from an older copy of its view.
+    restores: bool,
 }
 
 impl PairState {
@@ -122,12 +130,17 @@ impl Pair {
         self.off == Some(switch)
     }
 
+    /// May the host act on its applied state?
+    fn acts(world: &PairState, node: usize) -> bool {
+        world.known(node).revision().0 >= world.nodes[node].record.0
+    }
+
     fn serves(world: &PairState, node: usize) -> bool {
         let (known, this) = (world.known(node), &world.nodes[node]);
         known.owner() == Some(host(node))
             && this.is_owner_copy
             && this.origin == known.origin().0
-            && known.revision().0 >= this.record.0
+            && Self::acts(world, node)
     }
 
     fn admits(world: &PairState, owner: usize) -> bool {
@@ -171,18 +184,23 @@ impl Pair {
         }
     }
 
-    fn follow_state(world: &mut PairState, node: usize) {
+    fn follow_state(&self, world: &mut PairState, node: usize) {
+        if !Self::acts(world, node) {
+            return;
+        }
         let known = world.known(node).clone();
         let this = &mut world.nodes[node];
         if known.owner().is_some() {
             this.has_waited = false;
         }
-        if known.owner() != Some(host(node)) {
+        let is_owner = known.owner() == Some(host(node));
+        let is_stored = is_owner || !self.is_off(Switch::MemberRevision);
+        if is_stored && this.record.0 < known.revision().0 {
+            this.record = (known.revision().0, false);
+        }
+        if !is_owner {
             this.acknowledged = None;
             return;
-        }
-        if this.record.0 < known.revision().0 {
-            this.record = (known.revision().0, false);
         }
         let seal = known.seal().map(|seal| (seal.origin.0, seal.position));
         if !this.is_owner_copy && seal == Some((this.origin, this.position)) {
@@ -199,7 +217,8 @@ impl Pair {
         if this.position < 1 {
             actions.push(PairAction::Write(owner));
         }
-        if other.view() == known.view() && other.owner() == known.owner() {
+        let is_followed = other.view() == known.view() && other.owner() == known.owner();
+        if is_followed && Self::acts(world, member) {
             actions.push(PairAction::Exchange(owner));
         }
         let is_leased = this.lease == PairLease::Renewed
@@ -251,6 +270,9 @@ impl Pair {
         if Self::serves(world, node) && this.applied > 0 && !Self::admits(world, node) {
             actions.push(PairAction::Restart(node));
         }
+        if !Self::acts(world, node) {
+            return;
+        }
         let is_member = known.owner() == Some(host(1 - node)) && known.full().len() == 2;
         if is_member && view.0 < 3 {
             let suspicion = Command::Suspect { partition, view, host: host(node) };
@@ -274,11 +296,17 @@ impl Pair {
     }
 }
 
-/// An operator excludes a degraded owner, and gives its partition to the other host.
+/// An operator excludes a degraded owner, and gives its partition to the other host. If a host
+/// waits for more than the membership has, the partition continues behind what the hosts have seen.
 fn operator_actions(world: &PairState, actions: &mut Vec<PairAction>) {
     let (latest, partition) = (world.latest(), PARTITION);
     let view = latest.view();
-    if latest.degraded().is_none() {
+    let seen = world.nodes.iter().map(|node| node.record.0).max().unwrap();
+    if seen > latest.revision().0 {
+        let revision = Revision(seen);
+        actions.push(PairAction::Order(Command::RaiseView { partition, view, revision }));
+    }
+    if latest.degraded().is_none() && !latest.is_operator_needed() {
         return;
     }
     match latest.phase() {
@@ -300,6 +328,7 @@ impl Model for Pair {
     fn init_states(&self) -> Vec<PairState> {
         let mut state = two_hosts();
         state.switch_off(&self.off.into_iter().collect::<Vec<_>>());
+        let before = self.restores.then(|| state.clone());
         if self.is_degraded {
             let revision = state.group(PARTITION).unwrap().revision();
             state.apply(&Command::Degrade { partition: PARTITION, revision, host: host(0) });
@@ -316,14 +345,20 @@ impl Model for Pair {
             has_waited: false,
             acknowledged: None,
         };
-        vec![PairState {
-            states: vec![state],
+        let mut world = PairState {
+            states: before.into_iter().chain([state]).collect(),
             nodes: std::array::from_fn(node),
             pending: Vec::new(),
             is_renewal_fresh: false,
             released: (1, 0),
             is_broken: false,
-        }]
+            is_restored: false,
+        };
+        for node in 0..2 {
+            world.nodes[node].applied = world.states.len() - 1;
+            self.follow_state(&mut world, node);
+        }
+        vec![world]
     }
 
     fn actions(&self, world: &PairState, actions: &mut Vec<PairAction>) {
@@ -332,6 +367,14 @@ impl Model for Pair {
             if Self::serves(world, node) {
                 self.owner_actions(world, node, actions);
             }
+        }
+        // Hosts that have not acted on what is lost have nothing to remember.
+        let is_due = self.restores && !world.is_restored;
+        if is_due && world.nodes.iter().all(|node| node.applied + 1 == world.states.len()) {
+            let view = |state: &ClusterState| state.group(PARTITION).unwrap().view();
+            let is_of_view = |at: &usize| view(&world.states[*at]) == world.latest().view();
+            let earlier = (0..world.states.len() - 1).filter(is_of_view);
+            actions.extend(earlier.map(PairAction::RestoreMembership));
         }
         operator_actions(world, actions);
         actions.extend(world.pending.iter().cloned().map(PairAction::Repeat));
@@ -342,7 +385,15 @@ impl Model for Pair {
         match action {
             PairAction::Apply(node) => {
                 world.nodes[node].applied += 1;
-                Self::follow_state(&mut world, node);
+                self.follow_state(&mut world, node);
+            }
+            PairAction::RestoreMembership(at) => {
+                world.states.truncate(at + 1);
+                world.pending.clear();
+                for node in &mut world.nodes {
+                    (node.applied, node.lease, node.acknowledged) = (at, PairLease::None, None);
+                }
+                world.is_restored = true;
             }
             PairAction::Write(node) => world.nodes[node].position += 1,
             PairAction::Exchange(owner) => Self::exchange(&mut world, owner),
@@ -419,8 +470,9 @@ fn discoveries(pair: Pair, depth: usize) -> (usize, Vec<&'static str>) {
 
 #[test]
 fn one_of_two_copies_suffices_and_no_released_output_is_lost() {
-    for (is_degraded, depth) in [(false, 13), (true, 13)] {
-        let (states, found) = discoveries(Pair { off: None, is_degraded }, depth);
+    for (is_degraded, restores, depth) in [(false, false, 13), (true, false, 13), (true, true, 15)]
+    {
+        let (states, found) = discoveries(Pair { off: None, is_degraded, restores }, depth);
         println!("{states} states: {found:?}");
         assert_eq!(found, ["TwoAgain"]);
     }
@@ -428,13 +480,15 @@ fn one_of_two_copies_suffices_and_no_released_output_is_lost() {
 
 #[test]
 fn each_rule_of_two_hosts_is_needed() {
-    for (switch, is_degraded, depth) in [
-        (Switch::DegradeByMembership, false, 9),
-        (Switch::AdmitJointly, true, 15),
-        (Switch::RenewByMembership, true, 12),
-        (Switch::ReportAfterRenewal, true, 12),
+    for (switch, (is_degraded, restores), depth) in [
+        (Switch::DegradeByMembership, (false, false), 9),
+        (Switch::AdmitJointly, (true, false), 15),
+        (Switch::RenewByMembership, (true, false), 12),
+        (Switch::ReportAfterRenewal, (true, false), 12),
+        (Switch::MemberRevision, (true, true), 13),
     ] {
-        let (states, found) = discoveries(Pair { off: Some(switch), is_degraded }, depth);
+        let pair = Pair { off: Some(switch), is_degraded, restores };
+        let (states, found) = discoveries(pair, depth);
         println!("{switch:?}: {found:?} of {states} states");
         assert!(found.iter().any(|name| *name != "TwoAgain"), "{switch:?} is not needed");
     }

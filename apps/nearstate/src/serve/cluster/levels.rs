@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use nearstate_cluster::{Command, HostId};
+use nearstate_cluster::{Command, HostId, Revision, ViewNumber};
 use nearstate_model::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::cluster::level;
+use crate::cluster::{admin, level};
 
 use super::lost_membership;
 use super::operator::{DECISION_MAX, OperatorContext, invalid};
@@ -18,18 +18,67 @@ impl OperatorContext {
     /// Creates the cluster, with the level of its hosts if all of them answer. `is_anew`: although
     /// regions are of an earlier membership.
     pub(super) fn initialize(&self, is_anew: bool) -> Result<Value> {
+        if is_anew {
+            return self.initialize_anew();
+        }
         // The engine says that a cluster exists.
-        if !is_anew
-            && self.engine.status().voters.is_empty()
+        if self.engine.status().voters.is_empty()
             && let Some(reason) = lost_membership::earlier(&self.statuses())
         {
             return Err(invalid(reason));
         }
         self.engine.initialize(&self.report.file.voters())?;
-        Ok(self.raise_level(&[]).unwrap_or_else(|error| {
+        Ok(self.level_of_all())
+    }
+
+    /// Creates the cluster behind what regions have seen. If that was interrupted, or the
+    /// membership was restored from an older copy, it exists already, and hosts wait for more than
+    /// it has.
+    fn initialize_anew(&self) -> Result<Value> {
+        let statuses = self.statuses();
+        let is_there = !self.engine.status().voters.is_empty();
+        let refusal = if is_there {
+            lost_membership::is_intact(&statuses)
+        } else {
+            lost_membership::known_elsewhere(&statuses)
+        };
+        if let Some(reason) = refusal {
+            return Err(invalid(reason));
+        }
+        if !is_there {
+            self.engine.initialize(&self.report.file.voters())?;
+        }
+        let mut raised = Vec::new();
+        for seen in lost_membership::seen(&statuses, is_there) {
+            let file = &self.report.file;
+            let mut partitions = file.partitions.iter();
+            let Some(partition) = partitions.find(|one| one.name == seen.partition) else {
+                continue;
+            };
+            let (partition, view) = (partition.id, ViewNumber(seen.view));
+            let command = Command::RaiseView { partition, view, revision: Revision(seen.revision) };
+            self.engine.propose_and_wait(command.encode(), DECISION_MAX).map_err(|error| {
+                let detail = format!(
+                    "the cluster is created, and {} still waits ({}): repeat the command",
+                    seen.partition,
+                    admin::reason(&error)
+                );
+                Error::Backend { detail }
+            })?;
+            raised.push(seen.partition);
+        }
+        let mut done = self.level_of_all();
+        done["without_owner"] = json!(raised);
+        done["silent"] = json!(lost_membership::silent(&statuses));
+        Ok(done)
+    }
+
+    /// Raises the level to that of all hosts, if all of them answer.
+    fn level_of_all(&self) -> Value {
+        self.raise_level(&[]).unwrap_or_else(|error| {
             let level = self.driver.status().level.0;
             json!({ "level": level, "reason": error.to_string() })
-        }))
+        })
     }
 
     /// Raises the level of a cluster that exists, although hosts in `without` do not answer.

@@ -100,7 +100,10 @@ impl OperatorContext {
         match *request {
             AdminRequest::Status => Ok(self.report.status()),
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
-            AdminRequest::Events => Ok(json!(self.report.host_events.events())),
+            AdminRequest::Events => Ok(json!({
+                "host": self.report.host.name,
+                "events": self.report.host_events.events(),
+            })),
             AdminRequest::Init => self.initialize(false),
             AdminRequest::InitAnew => self.initialize(true),
             AdminRequest::Finalize { ref without } => self.finalize(without),
@@ -180,13 +183,23 @@ impl OperatorContext {
         match self.driver.carry_out(engine, partition, (goal, discards_longer), lease)? {
             OperatorOutcome::Done { owner, is_by_decision } => Ok(json!({
                 "owner": file.host_name(owner), "by_decision": is_by_decision,
-                "silent": compared.silent,
+                "silent": compared.silent, "loss": self.loss(partition),
             })),
             OperatorOutcome::Refused(refusal) => Err(invalid(explain(file, refusal))),
             OperatorOutcome::Late { wait, is_excluded } => {
                 Err(Error::Backend { detail: late(file, wait, is_excluded) })
             }
         }
+    }
+
+    /// What an operator has given up at the last time: the end of the longest copy that is known.
+    fn loss(&self, partition: PartitionId) -> Value {
+        let group = self.driver.group(partition);
+        let longest = group.and_then(|group| group.loss()?.longest);
+        longest.map_or(
+            Value::Null,
+            |held| json!({ "origin": held.origin.0, "longest": held.position }),
+        )
     }
 
     /// The status of all hosts, in the order of the file. They are asked at the same time, so this

@@ -1,0 +1,117 @@
+//! A membership that was restored from an older copy: hosts do not act on less than they have
+//! acted on, also if the view is the same. One that was created anew continues behind that.
+
+use crate::fixture::{PARTITION, held, report, whole};
+use nearstate_cluster::{
+    Applied, ClusterState, Command, CommandRefusal, CopyState, Effects, FollowStart, Host,
+    HostEffect, HostId, HostInput, MemberRecord, MemberRole, Monotonic, RegionState, Revision,
+    ViewNumber,
+};
+
+fn raise(view: u64, revision: u64) -> Command {
+    let (view, revision) = (ViewNumber(view), Revision(revision));
+    Command::RaiseView { partition: PARTITION, view, revision }
+}
+
+fn role(state: &ClusterState, host: u16, record: (u64, u64)) -> Option<MemberRole> {
+    let (view, revision) = (ViewNumber(record.0), Revision(record.1));
+    let record = MemberRecord { view, revision, evicting: None };
+    let facts = RegionState { copy: CopyState::Follower(held(1, 8)), record, ..RegionState::NEW };
+    let mut member = Host::new(HostId(host), 1, Monotonic(1));
+    let mut effects = Effects::new();
+    let region = HostInput::Region { partition: PARTITION, facts };
+    member.step(Monotonic(2), region, &mut effects);
+    member.step(Monotonic(2), HostInput::State(state), &mut effects);
+    member.role(PARTITION)
+}
+
+#[test]
+fn a_member_does_not_act_on_an_older_revision_of_its_view() {
+    let before = whole(3, 2);
+    let mut after = before.clone();
+    let revision = after.group(PARTITION).unwrap().revision();
+    after.apply(&Command::Evict { partition: PARTITION, revision, host: HostId(3) });
+    assert_eq!(after.group(PARTITION).unwrap().view(), before.group(PARTITION).unwrap().view());
+
+    let copy = CopyState::Follower(held(1, 8));
+    let with = |record| RegionState { copy, record, ..RegionState::NEW };
+    let started = || Host::new(HostId(2), 1, Monotonic(1));
+    let (mut member, mut effects) = (started(), Effects::new());
+    let record = MemberRecord { view: ViewNumber(1), ..MemberRecord::NEW };
+    let region = HostInput::Region { partition: PARTITION, facts: with(record) };
+    member.step(Monotonic(2), region, &mut effects);
+    member.step(Monotonic(2), HostInput::State(&after), &mut effects);
+    let record_of = |effect| {
+        if let HostEffect::Store { record, .. } = effect { Some(record) } else { None }
+    };
+    let stored = effects.drain().find_map(record_of);
+    let stored = stored.expect("it stores what it acts on");
+    assert_eq!(stored.revision, after.group(PARTITION).unwrap().revision());
+
+    let following = MemberRole::Following(FollowStart::Continue);
+    for (state, role) in [(&before, MemberRole::Waiting), (&after, following)] {
+        let mut restarted = started();
+        let region = HostInput::Region { partition: PARTITION, facts: with(stored) };
+        restarted.step(Monotonic(3), region, &mut effects);
+        restarted.step(Monotonic(3), HostInput::State(state), &mut effects);
+        assert_eq!(restarted.role(PARTITION), Some(role));
+    }
+}
+
+#[test]
+fn a_membership_that_was_created_anew_continues_behind_what_regions_have_seen() {
+    let mut state = ClusterState::new(&crate::fixture::config(3, 2)).unwrap();
+    for (host, record) in [(1, (1, 3)), (2, (1, 3)), (3, (4, 9))] {
+        assert_eq!(role(&state, host, record), Some(MemberRole::Waiting));
+    }
+    assert_eq!(state.apply(&raise(4, 9)), Applied::ViewRaised(ViewNumber(4)));
+    for (host, record) in [(1, (1, 3)), (2, (1, 3)), (3, (4, 9))] {
+        assert_eq!(role(&state, host, record), Some(MemberRole::Sealing));
+    }
+    // A host that was not asked, and has seen more, waits.
+    assert_eq!(role(&state, 2, (6, 9)), Some(MemberRole::Waiting));
+    assert_eq!(role(&state, 2, (4, 11)), Some(MemberRole::Waiting));
+    // A repetition has no effect.
+    assert_eq!(state.apply(&raise(4, 9)), Applied::Refused(CommandRefusal::OtherView));
+    for (view, revision) in [(u64::MAX, 1), (9, u64::MAX)] {
+        assert!(matches!(state.apply(&raise(view, revision)), Applied::Refused(_)));
+    }
+}
+
+#[test]
+fn behind_a_raised_view_only_an_operator_finds_an_owner() {
+    // Two of three reports would decide in the restored state.
+    let mut state = whole(3, 2);
+    state.apply(&raise(1, 7));
+    assert!(state.group(PARTITION).unwrap().is_operator_needed());
+    for host in 1..=3 {
+        let applied = state.apply(&report(2, host, held(1, 8)));
+        assert_eq!(applied, Applied::Reported(HostId(host)));
+    }
+    // The excluded owner has its region, which may be older than that of another owner.
+    let mut member = Host::new(HostId(1), 1, Monotonic(1));
+    let mut effects = Effects::new();
+    let copy = CopyState::Owner { origin: ViewNumber(1) };
+    let record = MemberRecord { view: ViewNumber(1), ..MemberRecord::NEW };
+    let facts = RegionState { copy, record, ..RegionState::NEW };
+    let region = HostInput::Region { partition: PARTITION, facts };
+    member.step(Monotonic(2), region, &mut effects);
+    let frozen = HostInput::Frozen { partition: PARTITION, view: ViewNumber(2), held: held(1, 8) };
+    for (at, input) in [
+        (2, HostInput::State(&state)),
+        (3, frozen),
+        (60_000_000_000, HostInput::Tick),
+        (120_000_000_000, HostInput::Tick),
+    ] {
+        member.step(Monotonic(at), input, &mut effects);
+    }
+    let proposed = effects.drain().filter(|effect| matches!(effect, HostEffect::Propose(_)));
+    assert_eq!(proposed.collect::<Vec<_>>(), []);
+
+    let (partition, view, host) = (PARTITION, ViewNumber(2), HostId(3));
+    let accepted = state.apply(&Command::AcceptLoss { partition, view, host });
+    assert_eq!(accepted, Applied::LossAccepted(host, held(1, 8)));
+    let group = state.group(PARTITION).unwrap();
+    assert!(!group.is_operator_needed());
+    assert_eq!((group.owner(), group.view()), (Some(host), ViewNumber(2)));
+}
