@@ -1132,7 +1132,10 @@ typedef bool (*ns_batch_fn)(void *context, size_t index, const struct ns_view *v
  */
 typedef struct ns_namespace_usage {
     /**
-     * Bytes of the memory that its records occupy, index entries not included.
+     * Bytes of the memory that its records occupy, index entries not included. With what commits
+     * in progress add, also those that are about to be refused: for a moment it can be above the
+     * hard limit, by what at most 16 commits add. The records never are, unless the limit was set
+     * to less than they took.
      */
     uint64_t used_bytes;
     /**
@@ -1148,6 +1151,38 @@ typedef struct ns_namespace_usage {
      */
     bool is_complete;
 } ns_namespace_usage;
+
+/**
+ * A namespace, as `ns_namespace_list` reports it.
+ */
+typedef struct ns_namespace_info {
+    /**
+     * Its name.
+     */
+    struct ns_bytes name;
+    /**
+     * The number of its records, as `ns_count` counts them.
+     */
+    uint64_t records;
+    /**
+     * Its limits, and what its records take. All 0 and false if it has no limits.
+     */
+    struct ns_namespace_usage usage;
+    /**
+     * `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. 0: another kind, such as that of
+     * the namespaces of Redis clients, which this library does not open.
+     */
+    uint32_t kind;
+    /**
+     * It has limits. Only then the memory of its records is counted.
+     */
+    bool is_limited;
+} ns_namespace_info;
+
+/**
+ * Receives each namespace. The name is valid until the callback returns.
+ */
+typedef bool (*ns_namespace_fn)(void *context, const struct ns_namespace_info *info);
 
 /**
  * Options for attaching, checking and deleting a region. Initialize them with
@@ -2690,6 +2725,21 @@ enum ns_status ns_view_tags(const struct ns_view *view, ns_block_fn each, void *
  * Rules 1 and 3.
  */
 enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms);
+
+/**
+ * Calls `each` for every namespace of the region, also for those that the session has not opened.
+ * Those of the library itself, and those whose names are not UTF-8, are left out.
+ *
+ * The names are read before the first callback: one that is created during the call is not
+ * reported, one that is removed meanwhile may be. The callback may open, write to and remove
+ * namespaces. The cost is that of `ns_count` for each namespace that is reported.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`.
+ *
+ * # Safety
+ * Rules 1 and 4.
+ */
+enum ns_status ns_namespace_list(struct ns_session *session, ns_namespace_fn each, void *context);
 
 /**
  * Removes a namespace that has no record, with its tags. Calls with its handles fail with

@@ -1,6 +1,7 @@
 //! Sessions, through which threads access a region, and its namespaces.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearstate_model::{Error, Result};
@@ -36,7 +37,7 @@ pub struct ns_session {
     walks: Cell<u64>,
     /// Distinguishes the namespaces of this session from those of others.
     serial: u32,
-    namespaces: RefCell<Vec<Namespace>>,
+    namespaces: RefCell<OpenNamespaces>,
     /// The number of views, records for update, iterations, transactions and streams in use.
     held: Cell<usize>,
 }
@@ -47,6 +48,26 @@ pub struct ns_session {
 pub struct ns_namespace {
     /// The number of the session and the number of the namespace in it. Never 0.
     pub id: u64,
+}
+
+/// The namespaces that a session has opened. A session may open all of a region, so no call looks
+/// at each of them.
+#[derive(Debug, Default)]
+struct OpenNamespaces {
+    all: Vec<Namespace>,
+    /// The places in `all`, by the numbers in the region.
+    places: HashMap<u32, usize>,
+}
+
+impl OpenNamespaces {
+    /// The place of a namespace, which gets one if it has none.
+    fn place_of(&mut self, namespace: Namespace) -> usize {
+        let Self { all, places } = self;
+        *places.entry(namespace.number()).or_insert_with(|| {
+            all.push(namespace);
+            all.len() - 1
+        })
+    }
 }
 
 /// The number of the next session in this process, from 1.
@@ -75,7 +96,7 @@ impl ns_session {
     pub(crate) fn namespace(&self, handle: ns_namespace) -> Result<Namespace> {
         let (serial, number) = (handle.id >> 32, handle.id & u64::from(u32::MAX));
         let namespaces = self.namespaces.borrow();
-        let namespace = usize::try_from(number).ok().and_then(|number| namespaces.get(number));
+        let namespace = usize::try_from(number).ok().and_then(|number| namespaces.all.get(number));
         match namespace {
             Some(namespace) if serial == u64::from(self.serial) => Ok(*namespace),
             _ => Err(foreign_namespace()),
@@ -86,8 +107,8 @@ impl ns_session {
     /// opened it.
     pub(crate) fn handle_of(&self, number: u32) -> ns_namespace {
         let namespaces = self.namespaces.borrow();
-        let known = namespaces.iter().position(|known| known.number() == number);
-        ns_namespace { id: known.map_or(0, |known| u64::from(self.serial) << 32 | known as u64) }
+        let known = namespaces.places.get(&number);
+        ns_namespace { id: known.map_or(0, |known| u64::from(self.serial) << 32 | *known as u64) }
     }
 
     /// Opens a namespace, with this policy or with that of the region's rules.
@@ -102,12 +123,7 @@ impl ns_session {
             None => self.session.namespace(name, &schema)?,
             Some(policy) => self.session.namespace_with_policy(name, &schema, policy)?,
         };
-        let mut namespaces = self.namespaces.borrow_mut();
-        let known = namespaces.iter().position(|known| *known == opened);
-        let number = known.unwrap_or(namespaces.len());
-        if known.is_none() {
-            namespaces.push(opened);
-        }
+        let number = self.namespaces.borrow_mut().place_of(opened);
         Ok(ns_namespace { id: u64::from(self.serial) << 32 | number as u64 })
     }
 
@@ -258,7 +274,7 @@ pub unsafe extern "C" fn ns_session_open(
             has_fenced_pins: region.store().is_fenced(),
             walks: Cell::new(0),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
-            namespaces: RefCell::new(Vec::new()),
+            namespaces: RefCell::default(),
             held: Cell::new(0),
         };
         out.put(Box::into_raw(Box::new(opened)));

@@ -24,7 +24,7 @@ use crate::heap::usage::heap_usage;
 use crate::index::bucket::{
     self, WORDS, at_of, depth_of, hash_tag, is_intent, is_link, is_version, load,
 };
-use crate::index::lookup::{hash_of, link_slot, walk_chain};
+use crate::index::lookup::{ZERO_LINE, hash_of, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_KIND, CATALOG_RING, CHUNK_BYTES, CHUNK_UNITS, Corruption, HEAP, LINE, LOG_WORDS,
     MEMBER_STATE, SEGMENTS, SUPER_EPOCH, catalog_at, member_at, ordinary_chunks, unseal,
@@ -41,6 +41,9 @@ use crate::region::linear_hash::bucket_of;
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
 use crate::ring;
+
+/// The fault of a part that is never zeros while it is in use.
+const ZEROS: &str = "zeros: a part of the file was overwritten, or is missing";
 
 /// Checks a region. `validate` gets each record and the kind of its namespace, and reports what is
 /// wrong with the record's format.
@@ -264,8 +267,13 @@ impl Checker<'_> {
         validate: RecordCheck<'_>,
     ) -> Result<(), Corruption> {
         let at = table.bucket_at(self.map, bucket)?;
-        let [control, ..] = self.map.words::<WORDS>(at)?;
+        let words @ [control, ..] = self.map.words::<WORDS>(at)?;
         let control = load(control);
+        if words.iter().all(|word| load(word) == 0) {
+            let name = table.index();
+            self.report.fault(format!("namespace {name}, bucket {bucket}: {ZEROS}"));
+            return Ok(());
+        }
         invariant!(bucket < n, "bucket {bucket} of {n} is checked");
         let level = n.ilog2();
         let is_split = bucket < n - (1 << level) || bucket >= 1 << level;
@@ -277,12 +285,14 @@ impl Checker<'_> {
         }
         self.lines(at)?;
         let mut entries = Vec::new();
-        walk_chain(self.map, at, |_, entry| {
+        let walked = walk_chain(self.map, at, |_, entry| {
             if entry != 0 {
                 entries.push(entry);
             }
             Ok(true)
-        })?;
+        });
+        // The fault of a line of zeros has been named.
+        walked.or_else(|damage| if damage == ZERO_LINE { Ok(()) } else { Err(damage) })?;
         let mut keys = Vec::new();
         for entry in entries {
             if is_intent(entry) {
@@ -324,6 +334,10 @@ impl Checker<'_> {
             }
             let head = cell::word(self.map, at, WORD_HEAD)?.load(Ordering::Acquire);
             // A line is a cell of the lowest class, without flags and without a checksum.
+            if head == 0 {
+                self.report.fault(format!("overflow line {at:#x}: {ZEROS}"));
+                return Ok(());
+            }
             if head != cell::kind_in_head(CellKind::OverflowLine) {
                 self.report.fault(format!("cell {at:#x}: linked, but not an overflow line"));
             }
@@ -397,6 +411,9 @@ impl Checker<'_> {
     /// A cell in use: of this kind, complete, and not retired.
     fn live(&mut self, cell: &Cell<'_>, kind: CellKind) -> Result<(), Corruption> {
         self.report.bytes_live += cell::bytes_at(self.map, cell.at())?;
+        if !cell.has_head()? {
+            return Err(Corruption(ZEROS));
+        }
         if cell.kind()? != kind {
             return Err(Corruption("a cell has another kind than its reference requires"));
         }

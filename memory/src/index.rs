@@ -6,4 +6,5 @@ pub(crate) mod batch;
 pub(crate) mod known_slot;
 pub(crate) mod lookup;
 pub(crate) mod intent;
+pub(crate) mod chain;
 pub(crate) mod bucket;

@@ -55,8 +55,15 @@ impl HeldBack {
 
 impl HeapUsage {
     /// One sentence for the session with the number `caller`: what the memory is used for, and what
-    /// would free some. A view of the caller comes first, because it can drop it at once.
-    pub fn describe(&self, caller: u32) -> String {
+    /// would free some: `otherwise` if no view holds back any. A view of the caller comes first,
+    /// because it can drop it at once, then one of a session for which `is_of_caller` is true: one
+    /// of its process.
+    pub fn describe(
+        &self,
+        caller: u32,
+        is_of_caller: impl Fn(u32) -> bool,
+        otherwise: &str,
+    ) -> String {
         let shown = |bytes: u64| match bytes {
             0..0x400 => format!("{bytes} B"),
             0x400..0x10_0000 => format!("{} KiB", bytes >> 10),
@@ -71,12 +78,21 @@ impl HeapUsage {
             shown(self.free),
             shown(self.free_largest)
         );
-        let own = self.held_back.iter().find(|held| held.session == caller);
-        let remedy = match own.or(self.held_back.first()) {
+        let first_of =
+            |is_it: &dyn Fn(u32) -> bool| self.held_back.iter().find(|held| is_it(held.session));
+        let held = first_of(&|session| session == caller).or_else(|| first_of(&is_of_caller));
+        let remedy = match held.or(self.held_back.first()) {
             Some(held) if held.session == caller => format!(
-                "a view of this session holds back {} of deleted and replaced records: drop the \
-                 view (or end the transaction) before it writes",
+                "an open view or transaction of this session holds back {} of deleted and \
+                 replaced records: drop the view (or end the transaction) before the session \
+                 writes",
                 shown(held.bytes)
+            ),
+            Some(held) if is_of_caller(held.session) => format!(
+                "an open view or transaction of another session of this process holds back {} of \
+                 deleted and replaced records{}: drop the view (or end the transaction)",
+                shown(held.bytes),
+                held.time()
             ),
             Some(held) => format!(
                 "a view of {} holds back {} of deleted and replaced records{}: let the process run \
@@ -85,7 +101,7 @@ impl HeapUsage {
                 shown(held.bytes),
                 held.time()
             ),
-            None => "delete records, or create a larger region".to_owned(),
+            None => otherwise.to_owned(),
         };
         text + "; " + &remedy
     }

@@ -204,6 +204,8 @@ fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<()> {
             object.insert("repaired_count".to_owned(), json!(repair.repaired_count));
             object.insert("lost".to_owned(), json!(repair.lost));
             object.insert("lost_count".to_owned(), json!(repair.lost_count));
+            object.insert("zeroed_count".to_owned(), json!(repair.zeroed_count));
+            object.insert("unaccounted_bytes".to_owned(), json!(repair.unaccounted_bytes));
         }
         json.to_string()
     } else {
@@ -231,6 +233,12 @@ fn repair_text(report: &RepairReport) -> String {
     };
     let mut all = lines("repaired", &report.repaired, report.repaired_count);
     all.extend(lines("lost", &report.lost, report.lost_count));
+    if report.zeroed_count != 0 {
+        all.push(format!(
+            "{} parts were zeros, {} bytes are not accounted for",
+            report.zeroed_count, report.unaccounted_bytes
+        ));
+    }
     all.push(format!("{} repairs, {} losses", report.repaired_count, report.lost_count));
     all.join("\n")
 }

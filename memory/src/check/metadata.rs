@@ -27,7 +27,7 @@ use crate::log::begins::check_begins;
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::member::lock;
 use crate::namespace::rules::check_rules;
-use crate::region::catalog::{entries_used, parse_count};
+use crate::region::catalog::{entries_used, is_zero_entry, parse_count};
 use crate::region::catalog_use::parse_use;
 use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, number_in, segment_of};
 use crate::region::map::Map;
@@ -223,6 +223,9 @@ pub(super) fn catalog(map: &Map, report: &mut CheckReport) -> Result<(), Corrupt
         match load(map, catalog_at(index) + CATALOG_STATE)? {
             // Its creation was interrupted, or a repair has made it free.
             0 => {
+                if is_zero_entry(map, index)? {
+                    report.fault(format!("namespace {index}: its catalog entry is zeros"));
+                }
                 if parse_use(load(map, catalog_at(index) + CATALOG_GENERATION)?).is_err() {
                     report.fault(format!("namespace {index}: its generation has a flipped bit"));
                 }

@@ -44,6 +44,11 @@ impl Bitmap {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
+    /// The number of allocated units that are not in a set.
+    pub(crate) fn outside(&self, set: &[u64; BITMAP_WORDS]) -> u64 {
+        self.0.iter().zip(set).map(|(word, set)| u64::from((word & !set).count_ones())).sum()
+    }
+
     /// True if the unit is allocated.
     pub(crate) fn is_set(&self, unit: u32) -> bool {
         self.0.get((unit / 64) as usize).is_some_and(|word| word >> (unit % 64) & 1 == 1)

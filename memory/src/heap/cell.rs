@@ -311,6 +311,11 @@ impl<'m> Cell<'m> {
         Ok(self.map.word(self.at + WORD_HEAD)?.load(Ordering::Relaxed))
     }
 
+    /// False of a cell of which only zeros are left: each allocated cell has a kind.
+    pub(crate) fn has_head(&self) -> Result<bool, Corruption> {
+        Ok(self.head()? != 0)
+    }
+
     /// The flags of the record format.
     ///
     /// # Errors

@@ -408,11 +408,11 @@ fn suits(state: ChunkState, wanted: Wanted, class: u8, needs_pages: bool) -> boo
         }
 }
 
+/// Why the heap is full, if the file system is not.
+pub(crate) const REACHED_SIZE: &str = "the region has reached the size it was created with";
+
 /// The answer of a heap without room, before it is known what could be reclaimed.
 #[cold]
 pub(crate) fn no_room() -> Error {
-    Error::Full {
-        detail: "the region has reached the size it was created with".to_owned(),
-        heap: None,
-    }
+    Error::Full { detail: REACHED_SIZE.to_owned(), heap: None }
 }

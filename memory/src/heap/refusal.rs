@@ -7,7 +7,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::heap::chunk::lent;
-use crate::heap::refill::no_room;
+use crate::heap::refill::{REACHED_SIZE, no_room};
 use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage, usage_state};
 use crate::heap::{held, watched};
 use crate::layout::{Corruption, MEMBER_PIN, SUPER_EPOCH, SUPER_WATCHED, member_at, unseal};
@@ -334,9 +334,26 @@ impl Member {
             Some(last) if is_known && last.at.elapsed() < USAGE_AGE_KNOWN => last,
             last => self.read_usage(last)?,
         };
-        let (usage, detail) = (known.usage.clone(), format!("{detail}: {}", known.text));
+        let is_of_caller = |session| self.is_of_this_process(session);
+        let otherwise = if detail == REACHED_SIZE {
+            "delete records, or create a larger region"
+        } else {
+            // It has the size: what it lacks is named already.
+            "a larger region has no more room there"
+        };
+        let text = known.usage.describe(self.index(), is_of_caller, otherwise);
+        let (usage, detail) = (known.usage.clone(), format!("{detail}: {text}"));
         self.refusals.usage.replace(Some(known));
         Ok(Error::Full { detail, heap: Some(usage) })
+    }
+
+    /// True if a session is one of this process.
+    fn is_of_this_process(&self, session: u32) -> bool {
+        let word = member_table::state_of(self.map(), session);
+        word.is_ok_and(|word| {
+            let word = word.load(Ordering::Acquire);
+            state::is_owned(word) && state::process(word) == self.shared().liveness.number()
+        })
     }
 
     fn read_usage(&self, last: Option<KnownUsage>) -> Result<KnownUsage> {
@@ -346,8 +363,7 @@ impl Member {
             Some(last) if last.state == state && last.at.elapsed() < USAGE_AGE_MAX => Ok(last),
             _ => {
                 let usage = heap_usage(self.map(), CELLS_FOR_ERROR, CHUNKS_FOR_ERROR)?;
-                let text = usage.describe(self.index());
-                Ok(KnownUsage { at: Instant::now(), state, usage: Box::new(usage), text })
+                Ok(KnownUsage { at: Instant::now(), state, usage: Box::new(usage) })
             }
         }
     }

@@ -8,7 +8,7 @@ use nearstate_model::Result;
 use crate::atomic::AtomicU64;
 use crate::heap::cell;
 use crate::index::bucket::{WORDS, at_of, begin, depth_of, entry_tag, is_link, is_unmoved, load};
-use crate::index::lookup::{decided, link_slot, walk_chain_with};
+use crate::index::lookup::{ZERO_BUCKET, decided, link_slot, walk_chain_with};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::region::index_table::IndexTable;
@@ -95,6 +95,9 @@ impl Member {
         let word = self.map().word(at)?;
         let control = begin(word);
         let now = depth_of(control);
+        if now == 0 {
+            return Err(ZERO_BUCKET.into());
+        }
         *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
         self.collect_chain(at, out, |entry| Ok(at_of(decided(self.map(), entry)?)))?;
         if !is_unmoved(word, control) {
@@ -125,15 +128,16 @@ impl Member {
                 is_protected.set(is_protected.get() && self.keep_protected());
                 if is_protected.get() { seen } else { 0 }
             };
-            walk_chain_with(self.map(), bucket_at, load_or_end, |_, word| {
+            let walked = walk_chain_with(self.map(), bucket_at, load_or_end, |_, word| {
                 let at = cell_of(word)?;
                 if at != 0 {
                     out.push(at);
                 }
                 Ok(true)
-            })?;
+            });
+            // Without protection an overflow line may have been reused.
             if is_protected.get() {
-                return Ok(());
+                return walked;
             }
             out.truncate(before);
         }

@@ -11,6 +11,10 @@ use crate::index::bucket::{
     DEPTH_SHIFT, LAST, WORDS, at_of, begin, begin_whole, depth_of, entry, entry_tag, hash_tag,
     is_intent, is_link, is_units, is_unmoved, load,
 };
+use crate::index::chain::{CHAIN, check_line};
+pub(crate) use crate::index::chain::{
+    CHAIN_MAX, ZERO_LINE, link_slot, walk_chain, walk_chain_with,
+};
 use crate::index::intent::resolve;
 use crate::layout::{Corruption, LINE, SUPER_SEED};
 use crate::member::lock::PAYLOAD;
@@ -30,13 +34,14 @@ pub(crate) fn hash_of(map: &Map, key: &[u8]) -> Result<u64, Corruption> {
     Ok(hash(map.word(SUPER_SEED)?.load(Ordering::Relaxed), key))
 }
 
-/// The longest chain of overflow lines that a reader follows. A sound index has one or two lines
-/// per chain; a longer chain is a cycle caused by corruption.
-pub(crate) const CHAIN_MAX: u32 = 1024;
-
 const _: () = assert!(WORDS == LAST + 1 && READ_LINES <= WHOLE_LINES);
 
-const CHAIN: Corruption = Corruption("a bucket's chain has no end");
+/// Each bucket in use has a depth, each cell a kind. A part of the file that was overwritten with
+/// zeros, or was lost, has neither.
+pub(crate) const ZERO_BUCKET: Corruption =
+    Corruption("a bucket of an index is zeros: records to which it led are not found");
+const ZERO_CELL: Corruption = Corruption("a record is zeros");
+const OTHER_KEY: Corruption = Corruption("a record's key is not the one that was published");
 
 /// Finds the bucket of a hash, starting from a bucket count that may be out of date. Returns the
 /// bucket, the offset of its line and the control word that was read.
@@ -52,6 +57,7 @@ pub(crate) fn find_bucket(
         let control = begin(map.word(at)?);
         match step(hash, bucket, depth_of(control)) {
             None => return Ok((bucket, at, control)),
+            Some(_) if depth_of(control) == 0 => return Err(ZERO_BUCKET),
             Some(next) if next > bucket => {
                 table.refresh(map)?;
                 bucket = next;
@@ -73,10 +79,40 @@ fn of_key<'m>(
     key: &[u8],
 ) -> Result<Option<RecordAndValue<'m>>, Corruption> {
     if cell.hash_low() != hash as u32 {
-        return Ok(None);
+        return check_not_zero(&cell).map(|()| None);
     }
     let (its_key, value) = cell.key_and_value()?;
-    Ok(is_equal(its_key, key).then_some((cell, value)))
+    if is_equal(its_key, key) {
+        return Ok(Some((cell, value)));
+    }
+    check_key(&cell, its_key).map(|()| None)
+}
+
+/// Of a cell that an entry with the tag of a key leads to, and that has another hash.
+#[cold]
+fn check_not_zero(cell: &Cell<'_>) -> Result<(), Corruption> {
+    if cell.has_head()? { Ok(()) } else { Err(ZERO_CELL) }
+}
+
+/// Of a record with the hash of a key that is searched, and with another key.
+#[cold]
+fn check_key(cell: &Cell<'_>, its_key: &[u8]) -> Result<(), Corruption> {
+    let is_its = hash_of(cell.map(), its_key)? as u32 == cell.hash_low();
+    if is_its { Ok(()) } else { Err(OTHER_KEY) }
+}
+
+/// True if the record to which an entry with the tag of a key leads has this key. The caller holds
+/// the lock of the bucket.
+#[inline]
+pub(crate) fn has_key_at(cell: &Cell<'_>, hash: u64, key: &[u8]) -> Result<bool, Corruption> {
+    if cell.hash_low() != hash as u32 {
+        return check_not_zero(cell).map(|()| false);
+    }
+    let its_key = cell.key()?;
+    if is_equal(its_key, key) {
+        return Ok(true);
+    }
+    check_key(cell, its_key).map(|()| false)
 }
 
 /// The record at a line, if it has this key. `None` also of a damaged one, which the caller finds
@@ -217,49 +253,6 @@ const WHOLE_LINES: u64 = 16;
 /// The result of [`pick`] if no entry has the tag.
 pub(super) const NONE: u64 = u64::MAX;
 
-/// Calls `each` with the offset and the value of every word of a bucket's chain that can hold an
-/// entry, in order. Follows links and does not pass them on. Stops when `each` returns false. The
-/// caller holds the lock of the bucket, or no other process uses the region.
-pub(crate) fn walk_chain(
-    map: &Map,
-    bucket_at: u64,
-    each: impl FnMut(u64, u64) -> Result<bool, Corruption>,
-) -> Result<(), Corruption> {
-    walk_chain_with(map, bucket_at, load, each)
-}
-
-/// As [`walk_chain`], with the function that loads the words.
-pub(crate) fn walk_chain_with(
-    map: &Map,
-    bucket_at: u64,
-    load: impl Fn(&AtomicU64) -> u64,
-    mut each: impl FnMut(u64, u64) -> Result<bool, Corruption>,
-) -> Result<(), Corruption> {
-    let (mut at, mut words) = (bucket_at + 8, WORDS as u64 - 1);
-    for _ in 0..CHAIN_MAX {
-        let mut next = 0;
-        for index in 0..words {
-            let value = load(map.word(at + 8 * index)?);
-            if index == words - 1 && is_link(value) {
-                next = at_of(value);
-            } else if !each(at + 8 * index, value)? {
-                return Ok(());
-            }
-        }
-        if next == 0 {
-            return Ok(());
-        }
-        (at, words) = (next + LINE_FIRST, LINE_WORDS);
-    }
-    Err(CHAIN)
-}
-
-/// Offset of the last word of a bucket, which holds its link if it has one.
-pub(crate) const fn link_slot(bucket_at: u64) -> u64 {
-    debug_assert!(bucket_at.is_multiple_of(LINE), "a bucket is a line");
-    bucket_at + 8 * LAST as u64
-}
-
 impl Member {
     /// Loads a word of the line of a bucket that leads to a cell, which is then protected.
     ///
@@ -379,6 +372,10 @@ impl Member {
             while let SearchStep::Next(line_at) = step {
                 let words = map.words::<{ LINE_WORDS as usize }>(line_at + LINE_FIRST)?;
                 step = self.search_words(words, hash, &select)?;
+                if let SearchStep::End | SearchStep::Next(_) = step {
+                    // The pin protects the line since its link was followed.
+                    check_line(map, line_at)?;
+                }
                 lines += 1;
                 if lines > CHAIN_MAX {
                     return Err(CHAIN);

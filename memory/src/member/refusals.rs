@@ -74,6 +74,4 @@ pub(crate) struct KnownUsage {
     /// Numbers that change when the usage does.
     pub(crate) state: [u64; 3],
     pub(crate) usage: Box<HeapUsage>,
-    /// The text of an error.
-    pub(crate) text: String,
 }

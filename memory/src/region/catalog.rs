@@ -22,7 +22,7 @@ use nearstate_model::{Error, invariant};
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::layout::{
-    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_STATE, Corruption, NAMESPACE_LIVE,
+    CATALOG_CHECK, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_STATE, Corruption, NAMESPACE_LIVE,
     NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_STAMP_FLOOR, catalog_at,
     seal, unseal,
 };
@@ -113,6 +113,19 @@ pub(crate) enum EntryState {
     Removed(u32),
     /// It can serve another namespace, of this generation.
     Free(u32),
+}
+
+/// True if an entry that was used has only zeros, as no creation, removal or repair leaves it: an
+/// entry without a state has the name of its creator, or a generation that a repair has marked as
+/// free.
+pub(crate) fn is_zero_entry(map: &Map, index: u32) -> Result<bool, Corruption> {
+    for which in [CATALOG_STATE, CATALOG_GENERATION, CATALOG_CHECK] {
+        // Acquire: a creator stores them in the opposite order.
+        if map.word(catalog_at(index) + which)?.load(Ordering::Acquire) != 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The state of an entry.
@@ -211,6 +224,10 @@ impl NameTable {
                 let NamespaceIdentity { name, kind, generation: read } = read?;
                 debug_assert!(read == u64::from(generation), "a generation never falls");
                 (name, kind)
+            }
+            // Its number would be given to another namespace.
+            EntryState::Interrupted if is_zero_entry(map, index)? => {
+                return Err(Corruption("the catalog entry of a namespace is zeros"));
             }
             EntryState::Interrupted | EntryState::Removed(_) | EntryState::Free(_) => {
                 (Vec::new(), 0)

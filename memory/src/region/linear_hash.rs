@@ -27,17 +27,17 @@ pub(crate) const fn bucket_of(hash: u64, n: u64) -> u64 {
 }
 
 /// The next bucket to search if bucket `b` of depth `depth` cannot hold this hash: the split of `b`
-/// that took it. `None` if `b` is right.
+/// that took it. `None` if `b` is right. A bucket of depth 0, as one of zeros, is right for no hash
+/// but its own number.
 #[inline]
 pub(crate) const fn step(hash: u64, b: u64, depth: u32) -> Option<u64> {
-    if hash & mask(depth) == b {
+    if is_at_depth(hash, b, depth as u64) {
         return None;
     }
     Some(step_on(hash, b))
 }
 
-/// True if [`step`] returns `None` for a depth from 1 on, in a sound index. Only the low six bits
-/// of `depth` count, and no mask is made.
+/// True if [`step`] returns `None`. Only the low six bits of `depth` count, and no mask is made.
 #[inline]
 pub(crate) const fn is_at_depth(hash: u64, b: u64, depth: u64) -> bool {
     (hash ^ b).wrapping_shl((depth as u32).wrapping_neg()) == 0
@@ -67,6 +67,15 @@ pub(crate) const fn mask(depth: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_hash_is_searched_in_a_bucket_of_zeros() {
+        for bucket in 0..64 {
+            for hash in (0..1 << 20).step_by(64).map(|rest| rest | bucket) {
+                assert_eq!(step(hash, bucket, 0).is_none(), hash == bucket, "{hash} in {bucket}");
+            }
+        }
+    }
 
     #[test]
     fn a_stale_bucket_count_still_leads_to_the_right_bucket() {

@@ -31,7 +31,7 @@ use crate::log::begins::repair_begins;
 use crate::member::arena::{Arena, undo};
 use crate::member::lock;
 use crate::namespace::rules::repair_rules;
-use crate::region::catalog::{entries_used, parse_count};
+use crate::region::catalog::{entries_used, is_zero_entry, parse_count};
 use crate::region::catalog_use::{EntryUse, parse_use, use_word};
 use crate::region::index_table::{
     BUCKETS_FIRST, NamespaceIdentity, buckets_of, first_of, segment_of, segment_slot,
@@ -285,6 +285,10 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     let (generation, is) = parse_use(word)?;
     if set(map, at + CATALOG_GENERATION, word)? {
         report.add_repaired(format!("{name}: its generation"));
+    }
+    if is_zero_entry(map, index)? {
+        report.zeroed_count += 1;
+        report.add_lost(format!("{name}: its catalog entry was zeros, so its records are lost"));
     }
     if state == Some(0) {
         // Its creation was interrupted. The segment that it may have is about to become free, so

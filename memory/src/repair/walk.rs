@@ -10,7 +10,8 @@ use nearstate_model::{Result, invariant};
 
 use self::orphans::LostWord;
 
-use super::{RepairReport, correct, metadata, set};
+use super::unaccounted::unaccounted_units;
+use super::{BeforeRepair, RepairReport, correct, metadata, set};
 use crate::atomic::Ordering;
 use crate::check::RecordCheck;
 use crate::crash::crash_point;
@@ -46,7 +47,7 @@ pub(super) fn repair(
     map: &Map,
     report: &mut RepairReport,
     validate: RecordCheck<'_>,
-    is_recovered: bool,
+    before: &BeforeRepair,
 ) -> Result<()> {
     let epoch = map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
     let chunks = ordinary_chunks(map.chunks());
@@ -65,7 +66,8 @@ pub(super) fn repair(
         walk.namespace(entry, validate)?;
     }
     walk.correct_damaged(&namespaces, validate)?;
-    walk.restore_orphans(&namespaces, validate, is_recovered)?;
+    walk.restore_orphans(&namespaces, validate, before.is_recovered)?;
+    walk.count_unaccounted(&before.kept)?;
     walk.free_the_rest()?;
     for entry in &namespaces {
         metadata::usage(map, entry.index, report)?;
@@ -234,8 +236,11 @@ impl Walk<'_, '_> {
         let level = place.count.ilog2();
         let is_split = place.bucket < place.count - (1 << level) || place.bucket >= 1 << level;
         let seen = self.load(at)?;
+        let is_zero =
+            self.map.words::<WORDS>(at)?.iter().all(|word| word.load(Ordering::Acquire) == 0);
         if set(self.map, at, control(level + u32::from(is_split), stamp_of(seen)))? {
-            self.repaired(place, "its control word");
+            self.report.zeroed_count += u64::from(is_zero);
+            self.repaired(place, if is_zero { "it was zeros" } else { "its control word" });
         }
         self.chain((at + 8, WORDS as u64 - 1), place, validate)
     }
@@ -442,6 +447,7 @@ impl Walk<'_, '_> {
 
     /// Notes a word that led to a record, with its key if that can be trusted.
     fn lose(&mut self, word: u64, place: &BucketPlace<'_>) {
+        self.report.zeroed_count += u64::from(self.load(at_of(word)) == Ok(0));
         let record = Cell::new(self.map, at_of(word));
         let key = record.and_then(|record| record.key()).ok().filter(|key| {
             hash_of(self.map, key).is_ok_and(|hash| {
@@ -462,6 +468,48 @@ impl Walk<'_, '_> {
                 "a record with an unknown key"
             },
         });
+    }
+
+    /// True if a unit is an overflow line in use.
+    fn is_line(&self, at: u64) -> Result<bool, Corruption> {
+        Ok(self.load(at)? == LINE_HEAD && self.is_in_use(at)?)
+    }
+
+    /// If a part of the region was zeros: names the memory that records may have had there.
+    fn count_unaccounted(&mut self, kept: &[(u64, u64)]) -> Result<(), Corruption> {
+        if self.report.zeroed_count == 0 {
+            return Ok(());
+        }
+        let mut known = self.reached.clone();
+        for at in kept.iter().flat_map(|(from, to)| (*from..*to).step_by(LINE as usize)) {
+            let Some(unit) = self.unit_of(at) else { continue };
+            *guaranteed(known.get_mut((unit / 64) as usize), HAS_BIT) |= 1 << (unit % 64);
+        }
+        let mut units = 0;
+        for chunk in chunks_with_tables(self.map)? {
+            let first = guaranteed(self.unit_of(chunk.start()), HAS_BIT) as usize / 64;
+            let known = known.get_mut(first..).and_then(<[u64]>::first_chunk_mut);
+            let known = guaranteed(known, HAS_BIT);
+            let bitmap = Bitmap::load(chunk.bitmap(self.map)?);
+            for unit in (0..CHUNK_UNITS as u32).filter(|unit| bitmap.is_set(*unit)) {
+                // An overflow line whose bucket was lost: its records have other entries by now.
+                let at = chunk.start() + LINE * u64::from(unit);
+                if self.is_unreached(at, LINE) && self.is_line(at)? {
+                    *guaranteed(known.get_mut((unit / 64) as usize), HAS_BIT) |= 1 << (unit % 64);
+                }
+            }
+            let word = self.load(chunk.word_at(self.map))?;
+            units += unaccounted_units(word, &bitmap, known);
+        }
+        self.report.unaccounted_bytes = LINE * units;
+        if units != 0 {
+            self.report.add_lost(format!(
+                "{} bytes were allocated, and nothing tells for what: the memory of at most \
+                 {units} records, those above included",
+                LINE * units
+            ));
+        }
+        Ok(())
     }
 
     /// Makes the bitmaps what was reached, and the words of the chunks what the bitmaps say.

@@ -11,7 +11,7 @@ use crate::index::bucket::{
     is_version, link, load, next_version, publish, stamp_of, units_of, version_count,
 };
 use crate::index::known_slot::{KnownSlot, WriteTarget};
-use crate::index::lookup::{CHAIN_MAX, find_bucket, is_equal, link_slot, walk_chain};
+use crate::index::lookup::{CHAIN_MAX, find_bucket, has_key_at, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo, write_undo};
@@ -460,7 +460,7 @@ fn locate_in_chain(
         // Under the lock an intent belongs to the lock's holder and to another key.
         if entry_tag(value) == tag && !is_intent(value) {
             let cell = Cell::new(map, at_of(value))?;
-            if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
+            if has_key_at(&cell, hash, key)? {
                 place.entry_at = at;
                 place.entry = value;
                 return Ok(false);

@@ -207,7 +207,7 @@ fn a_view_of_the_session_that_deletes_is_named_when_the_region_stays_full() {
     }
     let (first, detail, heap) = refused.expect("the view holds what is deleted");
     assert!(first > 100, "{first} records were deleted");
-    assert!(detail.contains("a view of this session holds back"), "{detail}");
+    assert!(detail.contains("view or transaction of this session holds back"), "{detail}");
     assert!(heap.is_some_and(|heap| heap.held_back.len() == 1));
     assert_eq!(view.bytes(), [1; 600]);
     drop(view);

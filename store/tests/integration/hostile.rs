@@ -10,3 +10,4 @@ mod member_flips;
 mod repairs;
 mod truncated;
 mod two_corrections;
+mod zeroed;
