@@ -4,6 +4,7 @@
 //! A move is a put of the same bytes with the same version. It needs no step that a put does not
 //! have, except that a chain of overflow lines is replaced as a whole.
 
+mod lent;
 mod joining;
 mod moving;
 

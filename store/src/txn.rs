@@ -558,6 +558,7 @@ impl Txn<'_> {
         let is_logged = session.last_position.get() != before;
         let found_nothing = if is_logged { None } else { set.deletion_of_nothing() };
         set.release_buffers();
+        session.member.return_lent_if_due();
         session.collect_some();
         done?;
         if is_logged {

@@ -261,9 +261,8 @@ impl Member {
     /// Runs an operation that changes the region. If the heap is full for it, live records are
     /// moved together, as far as that makes room, and the operation runs again. If it is still
     /// full, the operation runs once more and may use the reserve, provided that it does not make
-    /// the content of the region larger. So deleting and collecting always succeed. Replacing by as
-    /// much or less does so until records of mixed sizes have used the reserve up
-    /// (`docs/decisions/013-heap.md`).
+    /// the content of the region larger: deleting, collecting, and replacing by as much or less
+    /// always succeed, unless the record is longer than the rest of the reserve.
     ///
     /// # Errors
     /// Those of the operation. It must change nothing if it fails.
@@ -289,6 +288,7 @@ impl Member {
                 Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
                     let is_of_heap = self.wanted_units.get() != 0;
                     if !self.has_room_after(&mut evacuations)? {
+                        self.restore_reserve()?;
                         self.may_use_reserve.set(true);
                         refusal = Some((full, is_of_heap));
                     }
@@ -352,6 +352,9 @@ impl Member {
             self.free_all()
         });
         self.refusals.lent_classes.borrow_mut().clear();
+        if !is_refused {
+            let _ = self.return_lent();
+        }
         if is_refused && is_of_heap {
             // Without it, the next refusal searches again.
             let _ = self.note_refusal(self.refusals.refused_units.get());

@@ -179,10 +179,15 @@ impl Member {
         Ok(false)
     }
 
+    /// The last chunk of the reserve is kept for the compaction of another one.
+    pub(crate) fn may_lend(&self, chunk: ChunkIndex) -> bool {
+        self.refusals.lent.is_compacting.get() || chunk.0 + 1 < self.map().chunks()
+    }
+
     /// Takes memory of the reserve, if the operation may use it.
     fn take_lent(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
         if self.may_use_reserve.get() {
-            for chunk in reserve(self.map()) {
+            for chunk in reserve(self.map()).filter(|chunk| self.may_lend(*chunk)) {
                 if state_of(self.map(), chunk)?.longest >= class::bytes_of(class) / LINE
                     && self.take_from_chunk(chunk, class, search)?
                 {
@@ -219,7 +224,7 @@ impl Member {
     /// Fails if an ordinary allocation would leave fewer free units than the reserve has lent: what
     /// frees memory must not run out of it.
     pub(crate) fn keep_reserve(&self, units: u64) -> Result<()> {
-        if self.may_use_reserve.get() {
+        if self.may_use_reserve.get() || self.refusals.lent.is_returning.get() {
             return Ok(());
         }
         let map = self.map();

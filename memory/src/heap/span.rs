@@ -44,7 +44,12 @@ impl Member {
         // Chunks whose lock is busy come last: their holder may be stopped. So do closing ones.
         let mut no_pages = None;
         for skips_busy in [true, false] {
-            let reserve = if self.may_use_reserve.get() { self.map().chunks() } else { ordinary };
+            let reserve = match self.map().chunks() {
+                chunks if self.refusals.lent.is_compacting.get() => chunks,
+                // The last one is kept for compactions.
+                chunks if self.may_use_reserve.get() => chunks - 1,
+                _ => ordinary,
+            };
             for chunks in [hint..ordinary, first..ordinary, ordinary..reserve] {
                 let search = SpanSearch { skips_busy, needs_pages: no_pages.is_some() };
                 match self.take_span_in(chunks, bytes, is_extent, search) {

@@ -24,6 +24,8 @@ pub(crate) struct Refusals {
     pub(crate) skipped: RefCell<Vec<u32>>,
     /// The classes of the cells that the reserve has lent to the current operation.
     pub(crate) lent_classes: RefCell<Vec<u8>>,
+    /// The records that it has lent to earlier ones.
+    pub(crate) lent: LentRecords,
     /// What the heap was used for when it was full.
     pub(crate) usage: RefCell<Option<KnownUsage>>,
 }
@@ -74,4 +76,21 @@ pub(crate) struct KnownUsage {
     /// Numbers that change when the usage does.
     pub(crate) state: [u64; 3],
     pub(crate) usage: Box<HeapUsage>,
+}
+
+/// What a member knows of the records in the reserve.
+#[derive(Debug, Default)]
+pub(crate) struct LentRecords {
+    /// They are moved elsewhere: what they take, the reserve gets back.
+    pub(crate) is_returning: Private<bool>,
+    /// They are to be moved when this member has no pin.
+    pub(crate) is_due: Private<bool>,
+    /// A chunk is compacted: the reserve lends its last chunk to that.
+    pub(crate) is_compacting: Private<bool>,
+    /// The units that must be lent before a chunk is compacted again.
+    pub(crate) compacted_at: Private<u64>,
+    /// Returns that are left out, because the last one was in vain.
+    pub(crate) vain_left: Private<u32>,
+    /// The starts of the pins that were stalled then.
+    pub(crate) vain_readers: RefCell<Vec<u64>>,
 }

@@ -135,6 +135,116 @@ fn a_full_region_takes_values_of_the_same_size_and_every_deletion() {
     }
 }
 
+/// Each update is one of many, in the order of a generator: what the reserve lends for one must be
+/// there for the next one, although no two records are of one size.
+#[test]
+fn a_full_region_takes_any_number_of_values_of_mixed_sizes_that_do_not_grow() {
+    for (least, most) in [(1500, 2500), (100, 20_000)] {
+        let folder = TestFolder::new();
+        let region = create(&folder);
+        let (session, ns) = open(&region);
+        let size_of = |number: u32| {
+            least + (number.wrapping_mul(2_654_435_761) >> 8) as usize % (most - least)
+        };
+        let bytes = vec![7; most];
+        let is_put =
+            |number: &u32| session.put(ns, &key(*number), &bytes[..size_of(*number)]).is_ok();
+        let count = (0..1_000_000_u32).take_while(is_put).count() as u32;
+        let mut random = 1_u32;
+        let mut next = || {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 8) % count
+        };
+        for round in 0..8_000 {
+            let number = next();
+            session.put(ns, &key(number), &bytes[..size_of(number)]).unwrap_or_else(|error| {
+                panic!("{least} to {most} bytes, update {round} of {count} records: {error}")
+            });
+            let four = [next(), next(), next(), next()];
+            let written = session.transact(|txn| {
+                four.iter().try_for_each(|number| {
+                    txn.put(ns, &key(*number), &bytes[..size_of(*number)]).map(drop)
+                })
+            });
+            written.unwrap_or_else(|error: Error| {
+                panic!("{least} to {most} bytes, transaction {round}: {error}")
+            });
+        }
+        drop((session, region));
+        clean(&folder.path);
+    }
+}
+
+/// While a view is held, what is replaced does not come free, and records stay in the reserve. It
+/// becomes whole again afterwards, also if other records took what they had left.
+#[test]
+fn a_full_region_recovers_its_reserve_after_a_view() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let (reader, _) = open(&region);
+    let size_of = |number: u32| 100 + (number.wrapping_mul(2_654_435_761) >> 8) as usize % 12_000;
+    let bytes = vec![7; 12_100];
+    let is_put = |number: &u32| session.put(ns, &key(*number), &bytes[..size_of(*number)]).is_ok();
+    let count = (0..1_000_000_u32).take_while(is_put).count() as u32;
+    let mut random = 1_u32;
+    let mut next = || {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 8) % count
+    };
+    let mut refused = 0;
+    for round in 0..100 {
+        let view = reader.get(ns, &key(next())).unwrap().unwrap();
+        for _ in 0..60 {
+            let number = next();
+            match session.put(ns, &key(number), &bytes[..size_of(number)]) {
+                Ok(_) => {}
+                Err(Error::Full { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        drop(view);
+        for _ in 0..60 {
+            let number = next();
+            session.put(ns, &key(number), &bytes[..size_of(number)]).unwrap_or_else(|error| {
+                panic!("after view {round}, {refused} refused before: {error}")
+            });
+        }
+    }
+    drop((session, reader, region));
+    clean(&folder.path);
+}
+
+/// A stopped reader holds every record that is moved from where it finds it. So the memory that it
+/// holds back is that of the records that were replaced, although the reserve stays lent.
+#[test]
+fn while_a_view_is_held_a_full_region_moves_no_records_in_vain() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let (reader, _) = open(&region);
+    let size_of = |number: u32| 100 + (number.wrapping_mul(2_654_435_761) >> 8) as usize % 4_000;
+    let bytes = vec![7; 4_100];
+    let is_put = |number: &u32| session.put(ns, &key(*number), &bytes[..size_of(*number)]).is_ok();
+    let count = (0..1_000_000_u32).take_while(is_put).count() as u32;
+    let view = reader.get(ns, &key(0)).unwrap().unwrap();
+    let (mut replaced, mut refused) = (0, 0);
+    for number in (0..count).step_by(count as usize / 1000) {
+        match session.put(ns, &key(number), &bytes[..size_of(number)]) {
+            // With its header, in units of 64 bytes.
+            Ok(_) => replaced += size_of(number) as u64 + 128,
+            Err(Error::Full { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let heap = region.inspect().unwrap().heap;
+    assert!(replaced > 1 << 18 && refused > 100, "{replaced} bytes replaced, {refused} refused");
+    assert!(heap.retired < replaced + (1 << 17), "{replaced} bytes replaced: {heap:?}");
+    drop(view);
+    drop((session, reader, region));
+    clean(&folder.path);
+}
+
 pub(crate) fn tagged() -> Schema {
     let tag = |name: &str| TagSchema { name: name.into(), ..TagSchema::default() };
     Schema {

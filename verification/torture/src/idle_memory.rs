@@ -10,6 +10,12 @@ use crate::region_access::{create_region, open_session, text};
 /// Records that the idle session keeps, and as many that it has deleted.
 const RECORDS: u32 = 600;
 
+/// Records of [`LARGE`] bytes that are deleted from the full region: room for some bump ranges.
+const LARGE_DELETED: u32 = 6;
+
+/// Records that the idle session then replaces: it keeps as many cells, and a part of a bump range.
+const REPLACED: u32 = 100;
+
 /// Bytes of a record: of the idle session, of those that fill most of the region, and of those that
 /// the child puts.
 const SMALL: usize = 1000;
@@ -54,21 +60,25 @@ impl IdleCase {
         let region = Region::attach(&path).map_err(text("attach"))?;
         let session = region.session().map_err(text("session"))?;
         let namespace = session.namespace("idle", &Schema::default()).map_err(text("idle"))?;
-        let case = Self { session, namespace };
+        let mut case = Self { session, namespace };
         case.work()?;
         let other = region.session().map_err(text("session"))?;
         fill(&other, "large", LARGE)?;
         fill(&other, "rest", SMALL)?;
-        // What that has taken from the idle session, it gets again: free cells, and a bump range.
-        case.work()?;
         let large = other.namespace("large", &Schema::default()).map_err(text("large"))?;
-        for number in 0_u32..3 {
+        for number in 0..LARGE_DELETED {
             other.delete(large, &number.to_be_bytes()).map_err(text("delete"))?;
         }
         drop(other);
-        case.session
-            .put(namespace, b"tiny", b"of a class that has no free cell")
-            .map_err(text("put"))?;
+        // A session that has found no room near its last chunk takes single cells. A new one takes
+        // a bump range. What it replaces are its free cells.
+        case.session = region.session().map_err(text("session"))?;
+        case.namespace =
+            case.session.namespace("idle", &Schema::default()).map_err(text("idle"))?;
+        for number in (1..2 * REPLACED).step_by(2) {
+            let put = case.session.put(case.namespace, &number.to_be_bytes(), &[b'i'; SMALL]);
+            put.map_err(text("replace"))?;
+        }
         Ok(case)
     }
 

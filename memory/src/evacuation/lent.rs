@@ -1,0 +1,256 @@
+//! Moves what an operation has stored in the reserve of a full heap to where it has made room, so
+//! that the reserve is whole for the next operation (`docs/decisions/013-heap.md`).
+//!
+//! A record that is replaced by one of its size leaves a free range of that size. Without the move,
+//! records of all sizes would fill the reserve, and the free memory would be ranges elsewhere of
+//! which each is too short for most records.
+
+use nearstate_model::{Error, Result};
+
+use super::moving::LiveCell;
+use super::{ClosingChunks, Evacuation};
+use crate::heap::cell;
+use crate::heap::chunk::{ChunkIndex, chunks_used, lent, reserve, state_of};
+use crate::index::bucket::load;
+use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
+use crate::member::{Member, pin};
+
+/// The share of the reserve that may be lent before a chunk is compacted: what is left takes the
+/// records of one, and what operations need meanwhile.
+const COMPACT_SHARE: u64 = 8;
+
+/// The most chunks that are compacted after an operation: a millisecond.
+const COMPACTIONS_MAX: u32 = 4;
+
+/// The share of it by which more must be lent before that is done again: it may have been in vain.
+const COMPACT_STEP_SHARE: u64 = 64;
+
+/// A return that brings back a smaller share of what is lent is in vain.
+const RETURN_SHARE: u64 = 8;
+
+/// Uses of the reserve after which a return that was in vain is tried again although the same
+/// readers are stalled: others may have freed memory. It reads all of the reserve.
+const VAIN_RETURNS: u32 = 64;
+
+impl Member {
+    /// Does what waited for the end of this member's pin. A failure leaves it for the next use of
+    /// the reserve, and is none of the caller.
+    ///
+    /// Cost: one load, unless the heap is full.
+    #[inline]
+    pub fn return_lent_if_due(&self) {
+        if self.refusals.lent.is_due.get() {
+            let _ = self.return_lent();
+        }
+    }
+
+    /// Before an operation uses the reserve: if much of it is lent, and no operation has brought it
+    /// back, there may be no room for this one. A failure is found again by the operation.
+    ///
+    /// Cost: a word for each chunk of the reserve, unless much is lent.
+    #[cold]
+    pub(crate) fn restore_reserve(&self) -> Result<()> {
+        if !self.has_pin() && self.is_compaction_due(lent(self.map())?) {
+            let _ = self.return_lent();
+            self.check_usable()?;
+        }
+        Ok(())
+    }
+
+    /// After an operation that has used the reserve, and has freed what it has replaced: moves the
+    /// records of the reserve to free ranges elsewhere. What finds none stays, and is tried again
+    /// after the next such operation. While this member has a pin, what it moves could not come
+    /// free: [`Member::return_lent_if_due`] does the work later.
+    ///
+    /// Cost: some words, and a copy for each record; two barriers.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Damaged`, `System`. Nothing was lost then.
+    #[cold]
+    pub(crate) fn return_lent(&self) -> Result<()> {
+        let chunks = self.lent_chunks()?;
+        self.refusals.lent.is_due.set(!chunks.is_empty() && self.has_pin());
+        if chunks.is_empty() || self.has_pin() || self.is_return_vain()? {
+            return Ok(());
+        }
+        self.operation(|| {
+            // What a transaction has replaced was held by its own pin.
+            self.free_all()?;
+            let before = lent(self.map())?;
+            self.move_lent(chunks)?;
+            self.compact_if_due()?;
+            self.note_return(before)
+        })
+    }
+
+    /// True if the last return brought little back, and the readers that were stalled then are
+    /// still: they hold what was replaced.
+    fn is_return_vain(&self) -> Result<bool> {
+        let known = &self.refusals.lent;
+        let left = known.vain_left.get();
+        if left == 0 {
+            return Ok(false);
+        }
+        self.advance()?;
+        let is_vain = *known.vain_readers.borrow() == self.stalled_readers();
+        known.vain_left.set(if is_vain { left - 1 } else { 0 });
+        Ok(is_vain)
+    }
+
+    /// After a return: whether it was in vain. `before` units were lent.
+    fn note_return(&self, before: u64) -> Result<()> {
+        let (known, readers) = (&self.refusals.lent, self.stalled_readers());
+        let returned = before.saturating_sub(lent(self.map())?);
+        let is_vain = !readers.is_empty() && returned * RETURN_SHARE < before;
+        known.vain_left.set(if is_vain { VAIN_RETURNS } else { 0 });
+        known.vain_readers.replace(readers);
+        Ok(())
+    }
+
+    /// The starts of the stalled pins.
+    fn stalled_readers(&self) -> Vec<u64> {
+        self.safe_epochs.borrow().stalled.iter().map(|pin| pin.start).collect()
+    }
+
+    /// True if a reader began before the last two barriers: it may be stopped.
+    fn has_old_reader(&self) -> Result<bool> {
+        let began = pin::birth_epoch(self.epoch());
+        self.advance()?;
+        self.advance()?;
+        Ok(self.safe.get() < began)
+    }
+
+    /// Compacts some chunks, if much stays lent.
+    fn compact_if_due(&self) -> Result<()> {
+        for _ in 0..COMPACTIONS_MAX {
+            let before = lent(self.map())?;
+            // A reader holds what is moved: both chunks would stay full until it ends.
+            if !self.is_compaction_due(before) || self.has_old_reader()? {
+                break;
+            }
+            self.compact_one_chunk()?;
+            self.move_lent(self.lent_chunks()?)?;
+            let after = lent(self.map())?;
+            // In vain: it is tried again when more is lent.
+            let step = self.reserve_units() / COMPACT_STEP_SHARE;
+            self.refusals.lent.compacted_at.set(if after < before { 0 } else { after + step });
+        }
+        Ok(())
+    }
+
+    /// Moves the records of the reserve to free ranges elsewhere.
+    fn move_lent(&self, chunks: Vec<ChunkIndex>) -> Result<()> {
+        self.refusals.lent.is_returning.set(true);
+        let moved = self.move_all(&mut walk_of(self, chunks), |walk| self.move_longest(walk));
+        self.refusals.lent.is_returning.set(false);
+        moved
+    }
+
+    /// Moves the records of the closing chunks, the longest first: a short one would take the range
+    /// that only a long one needs. Those of the last chunk come before all others: the next
+    /// compaction needs it, and they were a chunk's, so that they fit into one.
+    fn move_longest(&self, walk: &Evacuation) -> Result<()> {
+        let (map, mut found) = (self.map(), Vec::new());
+        let last = ChunkIndex(map.chunks() - 1);
+        let reading = self.pin()?;
+        for chunk in &walk.closing.chunks {
+            for (word, bits) in (0..).zip(chunk.bitmap(map)?.iter().map(load)) {
+                let units = (0..u64::from(u64::BITS)).filter(|unit| bits >> unit & 1 == 1);
+                for unit in units {
+                    let at = chunk.start() + LINE * (word * u64::from(u64::BITS) + unit);
+                    if let Ok(Some(LiveCell::Record(..))) = self.live_cell(at) {
+                        found.push((*chunk == last, cell::bytes_at(map, at)?, at));
+                    }
+                }
+            }
+        }
+        drop(reading);
+        found.sort_unstable_by(|one, other| other.cmp(one));
+        for (.., at) in found {
+            let reading = self.pin()?;
+            if let Ok(Some(LiveCell::Record(table, record))) = self.live_cell(at)
+                && !walk.closing.kept.borrow().contains(&record.at())
+            {
+                let moved = walk.moved();
+                match self.move_record(table, &record, &walk.closing) {
+                    Err(Error::Damaged { .. }) => self.check_not_truncated()?,
+                    other => other?,
+                }
+                if walk.moved() == moved {
+                    walk.closing.kept.borrow_mut().insert(record.at());
+                }
+            }
+            drop(reading);
+        }
+        Ok(())
+    }
+
+    /// Is much of the reserve lent, and more than after the last compaction? A process that was
+    /// faster may have taken the range that a record has left, so that a record stays in the
+    /// reserve for each.
+    fn is_compaction_due(&self, lent: u64) -> bool {
+        let (reserve, again_at) = (self.reserve_units(), self.refusals.lent.compacted_at.get());
+        lent * COMPACT_SHARE > reserve && lent >= again_at.min(reserve / 2)
+    }
+
+    /// Moves the records of the chunk with the most free units into the last chunk of the reserve,
+    /// which is lent to nothing else. Then the chunk is one run, which takes them all back, and as
+    /// many of the others as its free units are worth.
+    fn compact_one_chunk(&self) -> Result<()> {
+        let mut best: Option<(u64, ChunkIndex)> = None;
+        for chunk in (0..chunks_used(self.map())?).map(ChunkIndex) {
+            let state = state_of(self.map(), chunk)?;
+            let is_candidate = state.has_pages
+                && !state.is_given_up
+                && !state.is_closing
+                && (1..CHUNK_UNITS).contains(&state.used);
+            if is_candidate && best.is_none_or(|(free, _)| free < state.free()) {
+                best = Some((state.free(), chunk));
+            }
+        }
+        let Some((_, chunk)) = best else { return Ok(()) };
+        let mut walk = walk_of(self, vec![chunk]);
+        self.set_closing(chunk, true)?;
+        self.may_use_reserve.set(true);
+        self.refusals.lent.is_compacting.set(true);
+        let moved = self.move_all(&mut walk, |_| Ok(()));
+        self.refusals.lent.is_compacting.set(false);
+        self.may_use_reserve.set(false);
+        moved.and(self.set_closing(chunk, false))
+    }
+
+    /// Moves what it can, after `first`, and frees what was there.
+    fn move_all(
+        &self,
+        walk: &mut Evacuation,
+        first: impl FnOnce(&Evacuation) -> Result<()>,
+    ) -> Result<()> {
+        match first(walk).and_then(|()| self.move_some(walk, u64::MAX)) {
+            Ok(_) => {}
+            Err(Error::Full { .. } | Error::Stalled { .. }) => self.free_pending()?,
+            Err(error) => return Err(error),
+        }
+        if walk.moved() == 0 { Ok(()) } else { self.free_all() }
+    }
+
+    fn reserve_units(&self) -> u64 {
+        (self.map().chunks() - ordinary_chunks(self.map().chunks())) * CHUNK_UNITS
+    }
+
+    /// The chunks of the reserve with allocated units.
+    fn lent_chunks(&self) -> Result<Vec<ChunkIndex>> {
+        let mut lent = Vec::new();
+        for chunk in reserve(self.map()) {
+            let state = state_of(self.map(), chunk)?;
+            if state.used != 0 && !state.is_given_up {
+                lent.push(chunk);
+            }
+        }
+        Ok(lent)
+    }
+}
+
+fn walk_of(member: &Member, chunks: Vec<ChunkIndex>) -> Evacuation {
+    let closing = ClosingChunks::new(chunks, member.map().chunks());
+    Evacuation { closing, before: 0, in_use: 0, chunk: 0, unit: 0 }
+}
