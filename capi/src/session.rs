@@ -1,7 +1,7 @@
 //! Sessions, through which threads access a region, and its namespaces.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearstate_model::{Error, Result};
@@ -56,7 +56,7 @@ pub struct ns_namespace {
 struct OpenNamespaces {
     all: Vec<Namespace>,
     /// The places in `all`, by the numbers in the region.
-    places: HashMap<u32, usize>,
+    places: BTreeMap<u32, usize>,
 }
 
 impl OpenNamespaces {
