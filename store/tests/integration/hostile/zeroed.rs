@@ -73,7 +73,7 @@ fn populate(path: &Path) {
     for number in 0..RECORDS {
         let (key, value) = (key(number), value(number));
         session.put(ue, &key, &value).unwrap();
-        if number % 5 == 0 {
+        if number.is_multiple_of(5) {
             session.put(mixed, &key, &value).unwrap();
             let age = [("age", &key[9..])];
             let metadata = Metadata { tags: &age, expires_ms: 0 };
@@ -83,7 +83,7 @@ fn populate(path: &Path) {
 }
 
 fn is_in(namespace: usize, number: u32) -> bool {
-    namespace == 0 || number % 5 == 0
+    namespace == 0 || number.is_multiple_of(5)
 }
 
 /// The number of records that are not found. Any other answer than `Damaged` is one.
