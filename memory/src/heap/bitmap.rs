@@ -46,7 +46,10 @@ impl Bitmap {
 
     /// The number of allocated units that are not in a set.
     pub(crate) fn outside(&self, set: &[u64; BITMAP_WORDS]) -> u64 {
-        self.0.iter().zip(set).map(|(word, set)| u64::from((word & !set).count_ones())).sum()
+        let words = self.0.iter().zip(set);
+        let units: u32 = words.map(|(word, set)| (word & !set).count_ones()).sum();
+        debug_assert!(units <= self.used(), "{units} of {} allocated units", self.used());
+        u64::from(units)
     }
 
     /// True if the unit is allocated.

@@ -41,6 +41,7 @@ pub(crate) fn walk_chain_with(
     load: impl Fn(&AtomicU64) -> u64,
     mut each: impl FnMut(u64, u64) -> Result<bool, Corruption>,
 ) -> Result<(), Corruption> {
+    debug_assert!(bucket_at.is_multiple_of(LINE), "a bucket is a line");
     let (mut at, mut words) = (bucket_at + 8, WORDS as u64 - 1);
     for _ in 0..CHAIN_MAX {
         let mut next = 0;
@@ -56,6 +57,7 @@ pub(crate) fn walk_chain_with(
             return Ok(());
         }
         check_line(map, next)?;
+        debug_assert!(next.is_multiple_of(LINE), "a link leads to a line");
         (at, words) = (next + LINE_FIRST, LINE_WORDS);
     }
     Err(CHAIN)

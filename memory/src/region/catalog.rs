@@ -119,6 +119,7 @@ pub(crate) enum EntryState {
 /// entry without a state has the name of its creator, or a generation that a repair has marked as
 /// free.
 pub(crate) fn is_zero_entry(map: &Map, index: u32) -> Result<bool, Corruption> {
+    debug_assert!(index < entries_used(map)?, "an entry that was never used has only zeros");
     for which in [CATALOG_STATE, CATALOG_GENERATION, CATALOG_CHECK] {
         // Acquire: a creator stores them in the opposite order.
         if map.word(catalog_at(index) + which)?.load(Ordering::Acquire) != 0 {

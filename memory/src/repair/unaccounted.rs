@@ -37,6 +37,7 @@ pub(super) fn kept_ranges(map: &Map) -> Vec<(u64, u64)> {
     let _ = cell_at(map, LOG_WORDS, &mut ranges);
     let heap = HEAP..=HEAP + CHUNK_BYTES * map.chunks();
     ranges.retain(|(from, to)| from < to && heap.contains(from) && heap.contains(to));
+    invariant!(ranges.iter().all(|(from, _)| *from >= HEAP), "kept memory is in the heap");
     ranges
 }
 
@@ -73,10 +74,12 @@ fn removed_namespace(
     index: u32,
     ranges: &mut Vec<(u64, u64)>,
 ) -> Result<(), Corruption> {
+    debug_assert!(index < entries_used(map)?, "only used entries have had a namespace");
     for segment in 0..SEGMENTS {
         let word = load(map, segment_slot(index, segment))?;
         if word != 0 {
             let at = segment_of_word(word)?;
+            debug_assert!(at.is_multiple_of(LINE), "a segment begins at a line");
             ranges.push((at, at + LINE * (buckets_of(segment) + 1)));
         }
     }
@@ -102,9 +105,11 @@ pub(super) fn unaccounted_units(word: u64, bitmap: &Bitmap, known: &[u64; BITMAP
     let used = if word == 0 && bitmap.used() == 0 && known_units != 0 {
         CHUNK_UNITS
     } else if state.encode() == word && !state.is_given_up {
-        state.used
+        state.used.min(CHUNK_UNITS)
     } else {
         0 // A damaged word counts nothing.
     };
-    bitmap.outside(known).max(used.saturating_sub(known_units))
+    let units = bitmap.outside(known).max(used.saturating_sub(known_units));
+    debug_assert!(units <= CHUNK_UNITS, "{units} units of a chunk are not accounted for");
+    units
 }

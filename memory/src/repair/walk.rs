@@ -501,6 +501,7 @@ impl Walk<'_, '_> {
             let word = self.load(chunk.word_at(self.map))?;
             units += unaccounted_units(word, &bitmap, known);
         }
+        invariant!(units <= CHUNK_UNITS * self.map.chunks(), "{units} units of a heap");
         self.report.unaccounted_bytes = LINE * units;
         if units != 0 {
             self.report.add_lost(format!(
