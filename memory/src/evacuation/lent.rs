@@ -158,8 +158,13 @@ impl Member {
                 let units = (0..u64::from(u64::BITS)).filter(|unit| bits >> unit & 1 == 1);
                 for unit in units {
                     let at = chunk.start() + LINE * (word * u64::from(u64::BITS) + unit);
-                    if let Ok(Some(LiveCell::Record(..))) = self.live_cell(at) {
-                        found.push((*chunk == last, cell::bytes_at(map, at)?, at));
+                    if !matches!(self.live_cell(at), Ok(Some(LiveCell::Record(..)))) {
+                        continue;
+                    }
+                    match cell::bytes_at(map, at) {
+                        Ok(bytes) => found.push((*chunk == last, bytes, at)),
+                        // It stays, and the others are moved.
+                        Err(_) => self.check_not_truncated()?,
                     }
                 }
             }

@@ -1,0 +1,49 @@
+//! What the reserve lends comes back.
+
+use std::path::Path;
+
+use super::{place_of, put_plain};
+use crate::atomic::Ordering;
+use crate::check::check;
+use crate::fixture::TestRegionPath;
+use crate::heap::cell;
+use crate::heap::chunk::{ChunkIndex, lent};
+use crate::layout::ordinary_chunks;
+use crate::member::Member;
+use crate::region::file::{CreateOptions, Region};
+
+/// A region that is full, of which the reserve has lent memory to these records: this member had a
+/// pin while it replaced them.
+fn with_lent_records(path: &Path, replaced: u32) -> (Region, Member) {
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(path, &options).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let put = |number| member.with_reserve(|| put_plain(&member, table, number, 1000));
+    let count = (0..).take_while(|number| put(*number).is_ok()).count();
+    assert!(count > replaced as usize);
+    let pin = member.pin().unwrap();
+    (0..replaced).for_each(|number| put(number).unwrap());
+    drop(pin);
+    (region, member)
+}
+
+#[test]
+fn a_record_of_no_class_stays_in_the_reserve_and_the_others_leave_it() {
+    let path = TestRegionPath::new("no-class");
+    let (region, member) = with_lent_records(path.path(), 200);
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let (before, ordinary) = (lent(member.map()).unwrap(), ordinary_chunks(member.map().chunks()));
+    assert!(before > 1000, "{before} units are lent");
+    let is_lent = |at: &u64| ChunkIndex::of(member.map(), *at).unwrap().0 >= ordinary;
+    let damaged = (0..200).map(|number| place_of(&member, table, number, 1000)).find(is_lent);
+    let head = cell::word(member.map(), damaged.unwrap(), cell::WORD_HEAD).unwrap();
+    head.fetch_xor(0x80, Ordering::Relaxed);
+    member.return_lent().unwrap();
+    head.fetch_xor(0x80, Ordering::Relaxed);
+    let after = lent(member.map()).unwrap();
+    assert!((1..64).contains(&after), "{after} of {before} units are lent");
+    drop((member, region));
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
