@@ -13,7 +13,7 @@ use crate::heap::cell;
 use crate::heap::chunk::{ChunkIndex, chunks_used, lent, reserve, state_of};
 use crate::index::bucket::load;
 use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
-use crate::member::{Member, pin};
+use crate::member::{AfterFull, Member, pin};
 
 /// The share of the reserve that may be lent before a chunk is compacted: what is left takes the
 /// records of one, and what operations need meanwhile.
@@ -33,28 +33,40 @@ const RETURN_SHARE: u64 = 8;
 const VAIN_RETURNS: u32 = 64;
 
 impl Member {
-    /// Does what waited for the end of this member's pin. A failure leaves it for the next use of
-    /// the reserve, and is none of the caller.
+    /// Does what waited for the end of this member's last pin. A failure leaves it for the next use
+    /// of the reserve, and is none of the caller.
     ///
     /// Cost: one load, unless the heap is full.
     #[inline]
     pub fn return_lent_if_due(&self) {
-        if self.refusals.lent.is_due.get() {
+        if self.refusals.lent.is_due.get() && !self.has_pin() {
             let _ = self.return_lent();
         }
     }
 
     /// Before an operation uses the reserve: if much of it is lent, and no operation has brought it
-    /// back, there may be no room for this one. A failure is found again by the operation.
+    /// back, there may be no room for this one. A failure is found again by the operation. While
+    /// this member has a pin, [`Member::return_lent_if_due`] does the work, and the operation that
+    /// is refused runs again if that has brought something back.
     ///
     /// Cost: a word for each chunk of the reserve, unless much is lent.
     #[cold]
     pub(crate) fn restore_reserve(&self) -> Result<()> {
-        if !self.has_pin() && self.is_compaction_due(lent(self.map())?) {
+        let known = &self.refusals.lent;
+        known.has_returned.set(false);
+        let is_due = known.is_due.get() || self.is_compaction_due(lent(self.map())?);
+        known.is_due.set(is_due);
+        if is_due && !self.has_pin() {
             let _ = self.return_lent();
             self.check_usable()?;
         }
         Ok(())
+    }
+
+    /// True if the reserve has got something back since the last operation that needed it began: an
+    /// operation that was refused may run again.
+    pub fn has_returned_lent(&self) -> bool {
+        self.refusals.lent.has_returned.get()
     }
 
     /// After an operation that has used the reserve, and has freed what it has replaced: moves the
@@ -73,14 +85,21 @@ impl Member {
         if chunks.is_empty() || self.has_pin() || self.is_return_vain()? {
             return Ok(());
         }
-        self.operation(|| {
+        // What is allocated for the moves is none of the operation that is refused.
+        let (is_known, wanted) = (self.refusals.is_known.replace(false), self.wanted_units.get());
+        let after_full = self.after_full.replace(AfterFull::Error);
+        let done = self.operation(|| {
             // What a transaction has replaced was held by its own pin.
             self.free_all()?;
             let before = lent(self.map())?;
             self.move_lent(chunks)?;
             self.compact_if_due()?;
             self.note_return(before)
-        })
+        });
+        self.refusals.is_known.set(is_known);
+        self.wanted_units.set(wanted);
+        self.after_full.set(after_full);
+        done
     }
 
     /// True if the last return brought little back, and the readers that were stalled then are
@@ -101,6 +120,7 @@ impl Member {
     fn note_return(&self, before: u64) -> Result<()> {
         let (known, readers) = (&self.refusals.lent, self.stalled_readers());
         let returned = before.saturating_sub(lent(self.map())?);
+        known.has_returned.set(returned != 0);
         let is_vain = !readers.is_empty() && returned * RETURN_SHARE < before;
         known.vain_left.set(if is_vain { VAIN_RETURNS } else { 0 });
         known.vain_readers.replace(readers);

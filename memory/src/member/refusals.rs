@@ -89,6 +89,8 @@ pub(crate) struct LentRecords {
     pub(crate) is_compacting: Private<bool>,
     /// The units that must be lent before a chunk is compacted again.
     pub(crate) compacted_at: Private<u64>,
+    /// The reserve got something back since the last operation that needed it began.
+    pub(crate) has_returned: Private<bool>,
     /// Returns that are left out, because the last one was in vain.
     pub(crate) vain_left: Private<u32>,
     /// The starts of the pins that were stalled then.

@@ -47,3 +47,17 @@ fn a_record_of_no_class_stays_in_the_reserve_and_the_others_leave_it() {
     let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
     assert!(report.is_clean(), "{report:#?}");
 }
+
+#[test]
+fn what_waited_for_the_end_of_a_pin_is_returned_after_it() {
+    let path = TestRegionPath::new("due");
+    let (_region, member) = with_lent_records(path.path(), 200);
+    let pin = member.pin().unwrap();
+    let before = lent(member.map()).unwrap();
+    member.return_lent_if_due();
+    assert_eq!(lent(member.map()).unwrap(), before);
+    drop(pin);
+    member.return_lent_if_due();
+    assert_eq!(lent(member.map()).unwrap(), 0);
+    assert!(member.has_returned_lent());
+}
