@@ -210,6 +210,7 @@ pub const POINTS: &[&str] = &[
     "drop.marked",
     "drop.removed",
     "epoch.moved",
+    "namespace.cleared",
     "namespace.filled",
     "namespace.named",
     "namespace.live",

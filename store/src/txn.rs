@@ -108,7 +108,7 @@ impl Session {
     ///
     /// `body` may return any error type that converts from the store's. It runs again only after a
     /// conflict that the store has reported to `body` or at the commit, or after `Full` at the
-    /// commit if moving live records can free memory, or expired records were collected. Every
+    /// commit if moving live records frees memory, or expired records were collected. Every
     /// other error ends the transaction and is returned unchanged.
     ///
     /// ```
@@ -215,10 +215,11 @@ impl Session {
         self.transact(|txn| txn.put_with_metadata(namespace, key, value, metadata))
     }
 
-    /// True if an evacuation can free memory for a transaction that found none.
+    /// True if an evacuation can free memory for a transaction that found none, or if the reserve
+    /// has got back what it had lent, so that it can lend again.
     #[cold]
     pub(crate) fn may_evacuate(&self, evacuations: &mut u32) -> Result<bool> {
-        if !self.member.is_evacuation_due() {
+        if !self.member.is_evacuation_due() && !self.member.has_returned_lent() {
             return Ok(false);
         }
         *evacuations += 1;

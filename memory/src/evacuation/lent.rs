@@ -11,9 +11,11 @@ use super::moving::LiveCell;
 use super::{ClosingChunks, Evacuation};
 use crate::heap::cell;
 use crate::heap::chunk::{ChunkIndex, chunks_used, lent, reserve, state_of};
+use crate::heap::held;
 use crate::index::bucket::load;
 use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
-use crate::member::{Member, pin};
+use crate::member::refusals::VainReturn;
+use crate::member::{AfterFull, Member, pin};
 
 /// The share of the reserve that may be lent before a chunk is compacted: what is left takes the
 /// records of one, and what operations need meanwhile.
@@ -28,33 +30,45 @@ const COMPACT_STEP_SHARE: u64 = 64;
 /// A return that brings back a smaller share of what is lent is in vain.
 const RETURN_SHARE: u64 = 8;
 
-/// Uses of the reserve after which a return that was in vain is tried again although the same
-/// readers are stalled: others may have freed memory. It reads all of the reserve.
+/// Uses of the reserve after which a return that was in vain is tried again although nothing tells
+/// of a change: others may have freed memory. It reads all of the reserve.
 const VAIN_RETURNS: u32 = 64;
 
 impl Member {
-    /// Does what waited for the end of this member's pin. A failure leaves it for the next use of
-    /// the reserve, and is none of the caller.
+    /// Does what waited for the end of this member's last pin. A failure leaves it for the next use
+    /// of the reserve, and is none of the caller.
     ///
     /// Cost: one load, unless the heap is full.
     #[inline]
     pub fn return_lent_if_due(&self) {
-        if self.refusals.lent.is_due.get() {
+        if self.refusals.lent.is_due.get() && !self.has_pin() {
             let _ = self.return_lent();
         }
     }
 
     /// Before an operation uses the reserve: if much of it is lent, and no operation has brought it
-    /// back, there may be no room for this one. A failure is found again by the operation.
+    /// back, there may be no room for this one. A failure is found again by the operation. While
+    /// this member has a pin, [`Member::return_lent_if_due`] does the work, and the operation that
+    /// is refused runs again if that has brought something back.
     ///
     /// Cost: a word for each chunk of the reserve, unless much is lent.
     #[cold]
     pub(crate) fn restore_reserve(&self) -> Result<()> {
-        if !self.has_pin() && self.is_compaction_due(lent(self.map())?) {
+        let known = &self.refusals.lent;
+        known.has_returned.set(false);
+        let is_due = known.is_due.get() || self.is_return_due(lent(self.map())?);
+        known.is_due.set(is_due);
+        if is_due && !self.has_pin() {
             let _ = self.return_lent();
             self.check_usable()?;
         }
         Ok(())
+    }
+
+    /// True if the reserve has got something back since the last operation that needed it began: an
+    /// operation that was refused may run again.
+    pub fn has_returned_lent(&self) -> bool {
+        self.refusals.lent.has_returned.get()
     }
 
     /// After an operation that has used the reserve, and has freed what it has replaced: moves the
@@ -73,18 +87,26 @@ impl Member {
         if chunks.is_empty() || self.has_pin() || self.is_return_vain()? {
             return Ok(());
         }
-        self.operation(|| {
+        // What is allocated for the moves is none of the operation that is refused.
+        let (is_known, wanted) = (self.refusals.is_known.replace(false), self.wanted_units.get());
+        let after_full = self.after_full.replace(AfterFull::Error);
+        let done = self.operation(|| {
             // What a transaction has replaced was held by its own pin.
             self.free_all()?;
             let before = lent(self.map())?;
             self.move_lent(chunks)?;
             self.compact_if_due()?;
             self.note_return(before)
-        })
+        });
+        self.refusals.is_known.set(is_known);
+        self.wanted_units.set(wanted);
+        self.after_full.set(after_full);
+        done
     }
 
-    /// True if the last return brought little back, and the readers that were stalled then are
-    /// still: they hold what was replaced.
+    /// True if the last return was in vain, and nothing has changed since that it depends on: the
+    /// readers that were stalled then still are, the log keeps the same entries, and hardly more is
+    /// lent.
     fn is_return_vain(&self) -> Result<bool> {
         let known = &self.refusals.lent;
         let left = known.vain_left.get();
@@ -92,18 +114,33 @@ impl Member {
             return Ok(false);
         }
         self.advance()?;
-        let is_vain = *known.vain_readers.borrow() == self.stalled_readers();
+        let is_vain = {
+            let vain = known.vain.borrow();
+            let most = vain.lent + self.reserve_units() / COMPACT_STEP_SHARE;
+            vain.readers == self.stalled_readers()
+                && vain.floor == held::floor(self.map())?
+                && (vain.lent..most).contains(&lent(self.map())?)
+        };
         known.vain_left.set(if is_vain { left - 1 } else { 0 });
         Ok(is_vain)
     }
 
-    /// After a return: whether it was in vain. `before` units were lent.
+    /// After a return: whether it was in vain. `before` units were lent. Stalled readers hold what
+    /// was replaced. Without them it is in vain if it has brought nothing back, as when the log
+    /// names the records, unless a reader is about to end or another chunk can be compacted.
     fn note_return(&self, before: u64) -> Result<()> {
         let (known, readers) = (&self.refusals.lent, self.stalled_readers());
-        let returned = before.saturating_sub(lent(self.map())?);
-        let is_vain = !readers.is_empty() && returned * RETURN_SHARE < before;
+        let lent = lent(self.map())?;
+        let returned = before.saturating_sub(lent);
+        known.has_returned.set(returned != 0);
+        let is_vain = if readers.is_empty() {
+            let may_compact = self.is_return_due(lent) && known.compactions_left_out.get() == 0;
+            returned == 0 && !may_compact && !self.has_old_reader()?
+        } else {
+            returned * RETURN_SHARE < before
+        };
         known.vain_left.set(if is_vain { VAIN_RETURNS } else { 0 });
-        known.vain_readers.replace(readers);
+        known.vain.replace(VainReturn { readers, floor: held::floor(self.map())?, lent });
         Ok(())
     }
 
@@ -122,19 +159,49 @@ impl Member {
 
     /// Compacts some chunks, if much stays lent.
     fn compact_if_due(&self) -> Result<()> {
+        let known = &self.refusals.lent;
+        if known.compactions_left_out.get() != 0 {
+            known.compactions_left_out.set(known.compactions_left_out.get() - 1);
+            return Ok(());
+        }
         for _ in 0..COMPACTIONS_MAX {
             let before = lent(self.map())?;
             // A reader holds what is moved: both chunks would stay full until it ends.
-            if !self.is_compaction_due(before) || self.has_old_reader()? {
+            if !self.is_return_due(before) || self.has_old_reader()? {
                 break;
             }
-            self.compact_one_chunk()?;
+            let Some(chunk) = self.compact_one_chunk()? else {
+                self.note_compaction(true, before);
+                break;
+            };
             self.move_lent(self.lent_chunks()?)?;
             let after = lent(self.map())?;
-            // In vain: it is tried again when more is lent.
-            let step = self.reserve_units() / COMPACT_STEP_SHARE;
-            self.refusals.lent.compacted_at.set(if after < before { 0 } else { after + step });
+            if after >= before {
+                self.note_vain_chunk(chunk)?;
+            }
+            self.note_compaction(after >= before, after);
         }
+        Ok(())
+    }
+
+    /// After a compaction. After one in vain, the next is left out until more is lent; if half of
+    /// the reserve is, for some returns, twice as many each time.
+    fn note_compaction(&self, is_vain: bool, lent: u64) {
+        let known = &self.refusals.lent;
+        let again_at = lent + self.reserve_units() / COMPACT_STEP_SHARE;
+        known.compacted_at.set(if is_vain { again_at } else { 0 });
+        let in_vain = if is_vain { known.compactions_in_vain.get() + 1 } else { 0 };
+        known.compactions_in_vain.set(in_vain);
+        // The first few are tried at once, each with another chunk.
+        let left_out = in_vain.checked_sub(COMPACTIONS_MAX).map_or(0, |more| 1 << more.min(6));
+        known.compactions_left_out.set(left_out);
+    }
+
+    /// A chunk could not be compacted, or nothing was gained by it: others come first until it is
+    /// fuller or emptier.
+    fn note_vain_chunk(&self, chunk: ChunkIndex) -> Result<()> {
+        let used = state_of(self.map(), chunk)?.used;
+        self.refusals.lent.tried_chunks.borrow_mut().insert(chunk.0, used);
         Ok(())
     }
 
@@ -158,8 +225,13 @@ impl Member {
                 let units = (0..u64::from(u64::BITS)).filter(|unit| bits >> unit & 1 == 1);
                 for unit in units {
                     let at = chunk.start() + LINE * (word * u64::from(u64::BITS) + unit);
-                    if let Ok(Some(LiveCell::Record(..))) = self.live_cell(at) {
-                        found.push((*chunk == last, cell::bytes_at(map, at)?, at));
+                    if !matches!(self.live_cell(at), Ok(Some(LiveCell::Record(..)))) {
+                        continue;
+                    }
+                    match cell::bytes_at(map, at) {
+                        Ok(bytes) => found.push((*chunk == last, bytes, at)),
+                        // It stays, and the others are moved.
+                        Err(_) => self.check_not_truncated()?,
                     }
                 }
             }
@@ -188,15 +260,44 @@ impl Member {
     /// Is much of the reserve lent, and more than after the last compaction? A process that was
     /// faster may have taken the range that a record has left, so that a record stays in the
     /// reserve for each.
-    fn is_compaction_due(&self, lent: u64) -> bool {
+    fn is_return_due(&self, lent: u64) -> bool {
         let (reserve, again_at) = (self.reserve_units(), self.refusals.lent.compacted_at.get());
         lent * COMPACT_SHARE > reserve && lent >= again_at.min(reserve / 2)
     }
 
     /// Moves the records of the chunk with the most free units into the last chunk of the reserve,
     /// which is lent to nothing else. Then the chunk is one run, which takes them all back, and as
-    /// many of the others as its free units are worth.
-    fn compact_one_chunk(&self) -> Result<()> {
+    /// many of the others as its free units are worth. Returns the chunk. `None` if there is none,
+    /// or if the last chunk has no room for its records: another process may be compacting one.
+    pub(super) fn compact_one_chunk(&self) -> Result<Option<ChunkIndex>> {
+        for _ in 0..COMPACTIONS_MAX {
+            let Some((free, chunk)) = self.chunk_to_compact()? else { break };
+            if state_of(self.map(), ChunkIndex(self.map().chunks() - 1))?.free() + free
+                < CHUNK_UNITS
+            {
+                break;
+            }
+            // The process that has its lock may be stopped.
+            if !self.set_closing(chunk, true)? {
+                self.note_vain_chunk(chunk)?;
+                continue;
+            }
+            let mut walk = walk_of(self, vec![chunk]);
+            self.may_use_reserve.set(true);
+            self.refusals.lent.is_compacting.set(true);
+            let moved = self.move_all(&mut walk, |_| Ok(()));
+            self.refusals.lent.is_compacting.set(false);
+            self.may_use_reserve.set(false);
+            moved.and(self.set_closing(chunk, false))?;
+            return Ok(Some(chunk));
+        }
+        Ok(None)
+    }
+
+    /// The chunk with the most free units, and how many, among those that were not tried since they
+    /// became fuller or emptier.
+    pub(super) fn chunk_to_compact(&self) -> Result<Option<(u64, ChunkIndex)>> {
+        let mut tried = self.refusals.lent.tried_chunks.borrow_mut();
         let mut best: Option<(u64, ChunkIndex)> = None;
         for chunk in (0..chunks_used(self.map())?).map(ChunkIndex) {
             let state = state_of(self.map(), chunk)?;
@@ -204,19 +305,15 @@ impl Member {
                 && !state.is_given_up
                 && !state.is_closing
                 && (1..CHUNK_UNITS).contains(&state.used);
-            if is_candidate && best.is_none_or(|(free, _)| free < state.free()) {
+            if !is_candidate || best.is_some_and(|(free, _)| free >= state.free()) {
+                continue;
+            }
+            if tried.get(&chunk.0).is_none_or(|used| *used != state.used) {
+                tried.remove(&chunk.0);
                 best = Some((state.free(), chunk));
             }
         }
-        let Some((_, chunk)) = best else { return Ok(()) };
-        let mut walk = walk_of(self, vec![chunk]);
-        self.set_closing(chunk, true)?;
-        self.may_use_reserve.set(true);
-        self.refusals.lent.is_compacting.set(true);
-        let moved = self.move_all(&mut walk, |_| Ok(()));
-        self.refusals.lent.is_compacting.set(false);
-        self.may_use_reserve.set(false);
-        moved.and(self.set_closing(chunk, false))
+        Ok(best)
     }
 
     /// Moves what it can, after `first`, and frees what was there.

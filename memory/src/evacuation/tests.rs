@@ -1,5 +1,7 @@
 //! Evacuation and the release of chunks in a damaged region do no further damage.
 
+mod lent;
+
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 

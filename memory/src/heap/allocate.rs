@@ -304,7 +304,9 @@ impl Member {
     /// After an operation found no room: true if it should run again without the reserve.
     #[cold]
     fn has_room_after(&self, evacuations: &mut u32) -> Result<bool> {
-        if self.refusals.is_known.get() && self.wanted_units.get() != 0 {
+        let wanted = self.wanted_units.get();
+        if self.refusals.is_known.get() && wanted != 0 {
+            self.refusals.refused_units.set(wanted);
             self.after_full.set(AfterFull::Retry);
             return Ok(false);
         }
@@ -318,7 +320,6 @@ impl Member {
         }
         *evacuations += 1;
         self.after_full.set(AfterFull::Error);
-        let wanted = self.wanted_units.get();
         let has_room = self.makes_room(*evacuations)?;
         self.refusals.refused_units.set(wanted);
         self.refusals.is_known.set(false);

@@ -169,11 +169,7 @@ impl Member {
         if is_complete {
             self.reuse_entry(index, generation)?;
         } else {
-            // The first segment of an interrupted creation is used, and the generation goes on.
-            let kept = [CATALOG_SEGMENTS, CATALOG_GENERATION];
-            for which in (8..CATALOG_BYTES).step_by(8).filter(|which| !kept.contains(which)) {
-                map.word(at + which)?.store(0, Ordering::Release);
-            }
+            self.clear_entry(index)?;
         }
         let (name, generation_word) = (name.to_vec(), u64::from(generation));
         self.name_entry(index, &NamespaceIdentity { name, kind, generation: generation_word })?;
@@ -192,6 +188,20 @@ impl Member {
             crash_point!("namespace.counted");
         }
         Ok(generation)
+    }
+
+    /// Clears what an interrupted creation has left in an entry without a state. The first segment
+    /// is used, and the generation goes on. [`Member::name_entry`] replaces the other two: until
+    /// then a process that reads the entry must not take it for zeros, nor for one that was never
+    /// begun.
+    fn clear_entry(&self, index: u32) -> Result<(), Corruption> {
+        invariant!(self.has_lock(LockSlot::Split), "an entry is cleared without a lock");
+        let kept = [CATALOG_SEGMENTS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_CHECK];
+        for which in (8..CATALOG_BYTES).step_by(8).filter(|which| !kept.contains(which)) {
+            self.map().word(catalog_at(index) + which)?.store(0, Ordering::Release);
+        }
+        crash_point!("namespace.cleared");
+        Ok(())
     }
 
     /// Prepares what a removed namespace has left in its entry for the next one, of this
@@ -278,5 +288,52 @@ impl Member {
         map.word(at + CATALOG_BUCKETS)?.store(seal(BUCKETS_FIRST), Ordering::Release);
         crash_point!("namespace.filled");
         Ok(())
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::check;
+    use crate::fixture::TestRegionPath;
+    use crate::region::catalog::is_zero_entry;
+    use crate::region::file::{CreateOptions, Region};
+
+    /// The entry of a creator that was killed before it stored the state, in an entry that a repair
+    /// had freed: it is counted, and its words of state and use are 0. So they are while the next
+    /// creator clears the entry, and other processes read it.
+    #[test]
+    fn an_entry_that_is_cleared_is_not_taken_for_zeros() {
+        let path = TestRegionPath::new("cleared-entry");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let member = region.member().unwrap();
+        for name in [&b"first"[..], b"second"] {
+            member.open_namespace(name, 1).unwrap();
+        }
+        let at = catalog_at(1);
+        assert_eq!(member.use_word(1).unwrap().load(Ordering::Acquire), 0);
+        member.map().word(at + CATALOG_STATE).unwrap().store(0, Ordering::Release);
+        member
+            .operation(|| {
+                let payload = member.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
+                member.clear_entry(1)?;
+                member.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(is_zero_entry(member.map(), 1), Ok(false));
+        let mut names = NameTable::default();
+        names.refresh(member.map()).unwrap();
+        assert!(names.find(member.map(), b"first").unwrap().is_some());
+        drop(member);
+        drop(region);
+        // The next creator takes it.
+        let region = Region::attach(path.path()).unwrap();
+        let (number, _) = region.member().unwrap().open_namespace(b"third", 1).unwrap();
+        assert_eq!(number, 1);
+        drop(region);
+        let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
+        assert!(report.faults.is_empty(), "{:?}", report.faults);
     }
 }

@@ -87,6 +87,8 @@ impl Session {
             return Err(wrong_kind(Kind::Counters, "get the value", ""));
         }
         let (table, hash) = (self.table(namespace)?, self.hash(key));
+        // The last update had a pin while it used the reserve of a full heap.
+        self.member.return_lent_if_due();
         let pin = self.member.pin()?;
         let found = self.member.lookup(table, hash, key)?;
         table.check_current(namespace.index)?;

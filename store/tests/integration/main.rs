@@ -33,6 +33,7 @@ mod followers;
 mod for_update;
 mod full_log;
 mod full_region;
+mod reserve;
 mod growing_records;
 mod scattered_memory;
 mod hostile;

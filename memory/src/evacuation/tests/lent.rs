@@ -1,0 +1,102 @@
+//! What the reserve lends comes back.
+
+use std::path::Path;
+
+use super::{place_of, put_plain, scattered};
+use crate::atomic::Ordering;
+use crate::check::check;
+use crate::fixture::TestRegionPath;
+use crate::heap::cell;
+use crate::heap::chunk::{ChunkIndex, lent, reserve};
+use crate::layout::ordinary_chunks;
+use crate::member::Member;
+use crate::member::arena::LockSlot;
+use crate::region::file::{CreateOptions, Region};
+
+/// A region that is full, of which the reserve has lent memory to these records: this member had a
+/// pin while it replaced them.
+fn with_lent_records(path: &Path, replaced: u32) -> (Region, Member) {
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(path, &options).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let put = |number| member.with_reserve(|| put_plain(&member, table, number, 1000));
+    let count = (0..).take_while(|number| put(*number).is_ok()).count();
+    assert!(count > replaced as usize);
+    let pin = member.pin().unwrap();
+    (0..replaced).for_each(|number| put(number).unwrap());
+    drop(pin);
+    (region, member)
+}
+
+#[test]
+fn a_record_of_no_class_stays_in_the_reserve_and_the_others_leave_it() {
+    let path = TestRegionPath::new("no-class");
+    let (region, member) = with_lent_records(path.path(), 200);
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let (before, ordinary) = (lent(member.map()).unwrap(), ordinary_chunks(member.map().chunks()));
+    assert!(before > 1000, "{before} units are lent");
+    let is_lent = |at: &u64| ChunkIndex::of(member.map(), *at).unwrap().0 >= ordinary;
+    let damaged = (0..200).map(|number| place_of(&member, table, number, 1000)).find(is_lent);
+    let head = cell::word(member.map(), damaged.unwrap(), cell::WORD_HEAD).unwrap();
+    head.fetch_xor(0x80, Ordering::Relaxed);
+    member.return_lent().unwrap();
+    head.fetch_xor(0x80, Ordering::Relaxed);
+    let after = lent(member.map()).unwrap();
+    assert!((1..64).contains(&after), "{after} of {before} units are lent");
+    drop((member, region));
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+#[test]
+fn what_waited_for_the_end_of_a_pin_is_returned_after_it() {
+    let path = TestRegionPath::new("due");
+    let (_region, member) = with_lent_records(path.path(), 200);
+    let pin = member.pin().unwrap();
+    let before = lent(member.map()).unwrap();
+    member.return_lent_if_due();
+    assert_eq!(lent(member.map()).unwrap(), before);
+    drop(pin);
+    member.return_lent_if_due();
+    assert_eq!(lent(member.map()).unwrap(), 0);
+    assert!(member.has_returned_lent());
+}
+
+/// Otherwise copies would fill what is lent to operations.
+#[test]
+fn only_a_compaction_takes_the_last_chunk_of_the_reserve_and_no_other_one() {
+    let path = TestRegionPath::new("last-chunk");
+    let region = scattered(path.path());
+    let member = region.member().unwrap();
+    let lending = || reserve(member.map()).filter(|chunk| member.may_lend(*chunk));
+    let last = ChunkIndex(member.map().chunks() - 1);
+    assert!(lending().count() > 1 && lending().all(|chunk| chunk != last));
+    member.refusals.lent.is_compacting.set(true);
+    assert_eq!(lending().collect::<Vec<_>>(), [last]);
+}
+
+/// The process that has the lock may be stopped.
+#[test]
+fn a_compaction_takes_another_chunk_than_one_that_is_locked() {
+    let path = TestRegionPath::new("locked-chunk");
+    let region = scattered(path.path());
+    let (member, other) = (region.member().unwrap(), region.member().unwrap());
+    let (_, best) = member.chunk_to_compact().unwrap().unwrap();
+    let at = best.word_at(member.map());
+    let compacted = other
+        .operation(|| {
+            let payload = other.acquire(at, LockSlot::Leaf)?;
+            let compacted = member.operation(|| member.compact_one_chunk());
+            other.release(at, LockSlot::Leaf, payload)?;
+            compacted
+        })
+        .unwrap();
+    assert!(compacted.is_some_and(|chunk| chunk != best), "{compacted:?}");
+    // It is tried again when it is fuller or emptier.
+    let next = || member.chunk_to_compact().unwrap().map(|(_, chunk)| chunk);
+    assert_ne!(next(), Some(best));
+    let lent = &member.refusals.lent;
+    lent.tried_chunks.borrow_mut().values_mut().for_each(|used| *used += 1);
+    assert_eq!(next(), Some(best));
+}

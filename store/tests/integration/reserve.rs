@@ -1,0 +1,109 @@
+//! What the reserve of a full region lends comes back, also to sessions that update records only
+//! while they have a pin.
+
+use nearstate_store::{Error, Metadata, Namespace, Outcome, Session};
+
+use crate::fixture::{TestFolder, clean};
+use crate::full_region::{create, key, open, tagged};
+
+/// Numbers of records in the order of a generator.
+struct Numbers {
+    state: u32,
+    count: u32,
+}
+
+impl Numbers {
+    const fn of(count: u32) -> Self {
+        Self { state: 1, count }
+    }
+
+    fn next(&mut self) -> u32 {
+        self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.state >> 8) % self.count
+    }
+}
+
+/// The size of a record: nearly each has another one.
+fn size_of(number: u32, most: usize) -> usize {
+    100 + (number.wrapping_mul(2_654_435_761) >> 8) as usize % (most - 100)
+}
+
+/// Puts records of mixed sizes until the region is full. Returns how many.
+fn fill_mixed(session: &Session, ns: Namespace, most: usize) -> u32 {
+    let bytes = vec![7; most];
+    let is_put = |number: &u32| {
+        let value = &bytes[..size_of(*number, most)];
+        let put = session.transact(|txn| txn.put(ns, &key(*number), value));
+        assert!(matches!(put, Ok(()) | Err(Error::Full { .. })), "{put:?}");
+        put.is_ok()
+    };
+    (0..1_000_000_u32).take_while(is_put).count() as u32
+}
+
+/// The record that is read is pinned while it is replaced. So nothing comes free before the update
+/// ends, and the next one returns what the reserve has lent.
+#[test]
+fn a_full_region_takes_any_number_of_read_modify_writes_that_do_not_grow() {
+    const MOST: usize = 6000;
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let count = fill_mixed(&session, ns, MOST);
+    let (mut numbers, bytes) = (Numbers::of(count), vec![8; MOST]);
+    for round in 0..3000 {
+        let number = numbers.next();
+        let key = key(number);
+        let record = session.get_for_update(ns, &key).unwrap().unwrap();
+        let written = record.put(&bytes[..size_of(number, MOST)]);
+        assert!(
+            matches!(written, Ok(Outcome::Done { .. })),
+            "update {round} of {count} records: {written:?}"
+        );
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
+/// Each write of a namespace with tags is a transaction, which has a pin while it uses the reserve.
+#[test]
+fn a_session_that_only_uses_transactions_recovers_the_reserve_after_a_view() {
+    const MOST: usize = 6000;
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &tagged()).unwrap();
+    let reader = region.session().unwrap();
+    let seen = reader.namespace("ue", &tagged()).unwrap();
+    let count = fill_mixed(&session, ns, MOST);
+    let (mut numbers, bytes) = (Numbers::of(count), vec![8; MOST]);
+    let mut update = || {
+        let number = numbers.next();
+        let value = &bytes[..size_of(number, MOST)];
+        session.transact(|txn| txn.put_with_metadata(ns, &key(number), value, Metadata::default()))
+    };
+    for round in 0..3 {
+        let view = reader.get(seen, &key(round)).unwrap().unwrap();
+        let mut done = 0;
+        let refused = loop {
+            match update() {
+                Ok(()) => done += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::Full { .. }), "{refused}");
+        assert!(done > 20, "{done} updates while a view is held");
+        // Nothing but transactions of this session: no operation of another kind helps.
+        for _ in 0..200 {
+            let again = update();
+            assert!(matches!(again, Ok(()) | Err(Error::Full { .. })), "{again:?}");
+        }
+        drop(view);
+        for again in 0..300 {
+            update().unwrap_or_else(|error| {
+                panic!("update {again} after view {round}, before which {done} were made: {error}")
+            });
+        }
+    }
+    drop((session, reader, region));
+    clean(&folder.path);
+}
