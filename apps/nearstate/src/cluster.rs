@@ -191,10 +191,8 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             }
         }
         ClusterCommand::Events(node) => {
-            let events = ask(&node, &AdminRequest::Events)?;
-            let host = events["host"].as_str().unwrap_or_default();
-            let lines = items(&events, "events").filter_map(Value::as_str);
-            lines.map(|line| show::event(host, line) + "\n").collect()
+            let answer = ask(&node, &AdminRequest::Events)?;
+            show::events(&answer).map_err(|detail| Error::Backend { detail })?
         }
         ClusterCommand::Add { node, name, wait, partition } => {
             if let Some(max) = wait {

@@ -267,7 +267,7 @@ pub(crate) fn alarms(statuses: &[Value], now_ms: u64) -> String {
 }
 
 /// An event of a host's node, which begins with its time in milliseconds since 1970, for people.
-pub(crate) fn event(host: &str, line: &str) -> String {
+fn event(host: &str, line: &str) -> String {
     let parts = line.split_once(' ').and_then(|(ms, rest)| Some((ms.parse().ok()?, rest)));
     parts.map_or_else(
         || format!("{host} {line}"),
@@ -280,6 +280,14 @@ pub(crate) fn alarms_json(statuses: &[Value]) -> Value {
     let of_host = |status: &Value| -> Vec<Value> {
         let host = field(status, "host");
         let with_host = |alarm: &Value| {
+/// The events of a node, one in a line. A node with an earlier version answers with the list alone.
+pub(crate) fn events(answer: &Value) -> Result<String, String> {
+    let host = answer.get("host").and_then(Value::as_str).unwrap_or("?");
+    let list = answer.as_array().or_else(|| answer.get("events").and_then(Value::as_array));
+    let list = list.ok_or("the node does not answer with a list of events")?;
+    Ok(list.iter().filter_map(Value::as_str).map(|line| event(host, line) + "\n").collect())
+}
+
             let mut alarm = alarm.clone();
             if let Some(fields) = alarm.as_object_mut() {
                 fields.insert("host".to_owned(), host.clone().into());
@@ -311,6 +319,15 @@ mod tests {
         let lost = json!({ "host": "c", "unreachable": "no reply in time" });
         let shown = table(&[lost], NOW_MS);
         assert!(shown.contains("not heard by a node that answers since"), "{shown}");
+    #[test]
+    fn the_events_of_an_earlier_node_are_shown_too() {
+        let list = json!(["NS-3012 no disk", "NS-1016 lease"]);
+        let answer = json!({ "host": "a", "events": list });
+        assert_eq!(events(&answer).unwrap(), "a NS-3012 no disk\na NS-1016 lease\n");
+        assert_eq!(events(&list).unwrap(), "? NS-3012 no disk\n? NS-1016 lease\n");
+        assert!(events(&json!({ "host": "a" })).is_err());
+    }
+
     }
 
     #[test]
