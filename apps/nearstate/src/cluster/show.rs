@@ -19,9 +19,14 @@ pub(crate) fn to_json(
         let host = file.hosts.iter().find(|host| u64::from(host.id.0) == id);
         host.map_or_else(|| id.to_string(), |host| host.name.clone())
     };
+    let outside = file.partitions.iter().filter(|partition| {
+        !partition.group.contains(&host.id) && file.region_file(host, partition).exists()
+    });
     json!({
         "cluster": file.name,
         "host": host.name,
+        "applied": status.applied,
+        "regions_outside": outside.map(|partition| &partition.name).collect::<Vec<_>>(),
         "level": status.level.0,
         "level_highest": level::highest().0,
         "membership": {
@@ -275,11 +280,6 @@ fn event(host: &str, line: &str) -> String {
     )
 }
 
-/// The alarms of all hosts as JSON, each with its host.
-pub(crate) fn alarms_json(statuses: &[Value]) -> Value {
-    let of_host = |status: &Value| -> Vec<Value> {
-        let host = field(status, "host");
-        let with_host = |alarm: &Value| {
 /// The events of a node, one in a line. A node with an earlier version answers with the list alone.
 pub(crate) fn events(answer: &Value) -> Result<String, String> {
     let host = answer.get("host").and_then(Value::as_str).unwrap_or("?");
@@ -288,6 +288,11 @@ pub(crate) fn events(answer: &Value) -> Result<String, String> {
     Ok(list.iter().filter_map(Value::as_str).map(|line| event(host, line) + "\n").collect())
 }
 
+/// The alarms of all hosts as JSON, each with its host.
+pub(crate) fn alarms_json(statuses: &[Value]) -> Value {
+    let of_host = |status: &Value| -> Vec<Value> {
+        let host = field(status, "host");
+        let with_host = |alarm: &Value| {
             let mut alarm = alarm.clone();
             if let Some(fields) = alarm.as_object_mut() {
                 fields.insert("host".to_owned(), host.clone().into());
@@ -315,11 +320,6 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_no_other_has_heard_is_shown_without_a_time() {
-        let lost = json!({ "host": "c", "unreachable": "no reply in time" });
-        let shown = table(&[lost], NOW_MS);
-        assert!(shown.contains("not heard by a node that answers since"), "{shown}");
-    #[test]
     fn the_events_of_an_earlier_node_are_shown_too() {
         let list = json!(["NS-3012 no disk", "NS-1016 lease"]);
         let answer = json!({ "host": "a", "events": list });
@@ -328,6 +328,11 @@ mod tests {
         assert!(events(&json!({ "host": "a" })).is_err());
     }
 
+    #[test]
+    fn a_host_that_no_other_has_heard_is_shown_without_a_time() {
+        let lost = json!({ "host": "c", "unreachable": "no reply in time" });
+        let shown = table(&[lost], NOW_MS);
+        assert!(shown.contains("not heard by a node that answers since"), "{shown}");
     }
 
     #[test]
