@@ -198,6 +198,7 @@ impl Command {
     pub fn level(&self) -> ClusterLevel {
         match *self {
             Self::AddMember { .. } | Self::RemoveMember { .. } => ClusterLevel::GROUP_CHANGES,
+            Self::RaiseView { .. } => ClusterLevel::RAISED_VIEWS,
             Self::Register { .. }
             | Self::Suspect { .. }
             | Self::Trust { .. }
@@ -210,7 +211,6 @@ impl Command {
             | Self::Renew { .. }
             | Self::AcceptLoss { .. }
             | Self::ForceNew { .. }
-            | Self::RaiseView { .. }
             | Self::Finalize { .. } => ClusterLevel::FIRST,
         }
     }

@@ -164,6 +164,8 @@ pub enum CommandRefusal {
     AlreadyMember,
     /// The host is to leave the group already.
     AlreadyLeaving,
+    /// Only an operator names an owner, behind a raised view.
+    OperatorNeeded,
     /// The group has as many hosts as are possible.
     GroupFull,
 }
@@ -368,7 +370,7 @@ impl GroupState {
         }
         reports.insert(host, held);
         let counted = self.counted_reports();
-        if counted.len() < self.reports_needed() {
+        if counted.len() < self.reports_needed() || self.is_operator_needed() {
             return Ok(Applied::Reported(host));
         }
         let Some(&(winner, sealed)) = counted
@@ -415,6 +417,9 @@ impl GroupState {
         let GroupPhase::Sealing { .. } = self.phase else { return Err(No::NotSealing) };
         if host != self.owner {
             return Err(No::NotOwner);
+        }
+        if self.is_operator_needed() {
+            return Err(No::OperatorNeeded);
         }
         self.revision = self.revision.next();
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };

@@ -14,8 +14,11 @@ impl ClusterLevel {
     /// From this one on, the group of a partition can be changed.
     pub const GROUP_CHANGES: Self = Self(2);
 
+    /// From this one on, a partition can continue behind what regions have seen.
+    pub const RAISED_VIEWS: Self = Self(3);
+
     /// The highest level that this program can do.
-    pub const HIGHEST: Self = Self::GROUP_CHANGES;
+    pub const HIGHEST: Self = Self::RAISED_VIEWS;
 }
 
 impl Default for ClusterLevel {

@@ -89,5 +89,10 @@ pub const EVICT_LEASES: u64 = 2;
 /// ones are refused.
 pub const RAISED_VIEW_MAX: u64 = 1 << 47;
 
+/// The views between the highest one that is known and that in which a partition continues: more
+/// than a host that did not answer can have seen beyond the others. A cluster that is excluded once
+/// a minute gets there in two years.
+pub const RAISED_VIEW_STEP: u64 = 1 << 20;
+
 /// See [`RAISED_VIEW_MAX`].
 pub const RAISED_REVISION_MAX: u64 = 1 << 31;

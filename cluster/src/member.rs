@@ -279,7 +279,8 @@ impl PartitionMember {
         };
         let GroupPhase::Sealing { reports } = self.group.phase() else { return };
         let is_owner = self.group.excluded() == Some(host);
-        let is_present = facts.copy == CopyState::Owner { origin: self.group.origin() };
+        let is_present = !self.group.is_operator_needed()
+            && facts.copy == CopyState::Owner { origin: self.group.origin() };
         let returns_at = self.phase_began.plus(RETURN_LEASES * self.lease.promise_ns());
         let may_report = self.promise.has_ended(now) && self.renewals_have_ended(now);
         if !reports.contains_key(&host) && may_report {

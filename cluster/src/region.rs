@@ -28,14 +28,16 @@ pub enum CopyState {
     Demoting,
 }
 
-/// What a host stores in a region before it acts on it. Two words, each valid by itself and
-/// neither of which falls; they survive every process, and are lost with the region.
+/// What a host stores in a region before it acts on it. Two words, each valid by itself. The region
+/// raises the view by a maximum. The other word is a plain store: the one process of the host
+/// stores no revision below that which it has read. They survive every process, and are lost with
+/// the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MemberRecord {
     /// The highest view in which this host has frozen its copy, followed or served. Connections of
     /// a lower view are refused.
     pub view: ViewNumber,
-    /// The highest revision on which this host has acted. A process that starts with an older
+    /// The last revision on which this host has acted. A process that starts with an older
     /// applied state waits until it has applied up to here.
     pub revision: Revision,
     /// The owner has proposed to evict this member at `revision`, and does not count it. If the
@@ -47,7 +49,8 @@ impl MemberRecord {
     /// The record of a new region.
     pub const NEW: Self = Self { view: ViewNumber::NONE, revision: Revision(0), evicting: None };
 
-    /// The record as two words. A revision has 48 bits: more than 8,000 years at 1,000 a second.
+    /// The record as two words. A region stores 32 bits of the revision: 49 days at
+    /// 1,000 a second, and more than 100 years at one a second.
     pub fn to_words(self) -> [u64; 2] {
         let host = self.evicting.map_or(0, |host| host.0);
         [self.view.0, (self.revision.0 << 16) | u64::from(host)]

@@ -98,8 +98,8 @@ pub enum Error {
         /// Where the other host is, if the region knows.
         address: Option<String>,
     },
-    /// This host owns the namespace no longer, or cannot know at present whether it does: nothing
-    /// was changed. Try again, or write at the host that owns it.
+    /// This host owns the namespace no longer, or cannot know at present whether it does, or its
+    /// node was stopped: nothing was changed. Try again, or write at the host that owns it.
     Fenced {
         /// The name of the namespace, as text if it is UTF-8.
         namespace: String,
@@ -319,8 +319,9 @@ fn outcome_unknown(f: &mut fmt::Formatter<'_>, position: u64) -> fmt::Result {
 fn fenced(f: &mut fmt::Formatter<'_>, namespace: &str) -> fmt::Result {
     write!(
         f,
-        "namespace {namespace:?} is not served: this host has no lease of it at present, or is \
-         being drained. Try again, or ask the host that owns it (`nearstate cluster status`)"
+        "namespace {namespace:?} is not served: this host has no lease of it at present, is being \
+         drained, or its node was stopped. Try again, or ask the host that owns it \
+         (`nearstate cluster status`)"
     )
 }
 

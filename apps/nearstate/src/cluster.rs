@@ -72,6 +72,10 @@ pub(crate) enum ClusterCommand {
         /// directories of the membership are lost" in docs/operate/cluster.md
         #[arg(long)]
         new_membership: bool,
+        /// With --new-membership, a host that does not answer. It must be off: what only it holds
+        /// is discarded after accept-loss. Can be given several times
+        #[arg(long, value_name = "NAME", requires = "new_membership")]
+        without: Vec<String>,
     },
     /// Show hosts, roles, leases, positions, lags, free memory and alarms of the whole cluster
     Status {
@@ -179,7 +183,9 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             print(&check::show(&file, &rows, json), out)?;
             return check::refuse_failed(&rows);
         }
-        ClusterCommand::Init { node, new_membership } => created(&create(&node, new_membership)?),
+        ClusterCommand::Init { node, new_membership, without } => {
+            created(&create(&node, new_membership.then_some(&without))?)
+        }
         ClusterCommand::Finalize { node, without } => finalize(&node, &without)?,
         ClusterCommand::Status { node, json } => status(&node, json)?,
         ClusterCommand::Alarms { node, json } => {
@@ -191,10 +197,8 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             }
         }
         ClusterCommand::Events(node) => {
-            let events = ask(&node, &AdminRequest::Events)?;
-            let host = events["host"].as_str().unwrap_or_default();
-            let lines = items(&events, "events").filter_map(Value::as_str);
-            lines.map(|line| show::event(host, line) + "\n").collect()
+            let answer = ask(&node, &AdminRequest::Events)?;
+            show::events(&answer).map_err(|detail| Error::Backend { detail })?
         }
         ClusterCommand::Add { node, name, wait, partition } => {
             if let Some(max) = wait {
@@ -297,9 +301,13 @@ fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
 }
 
 /// Creates the cluster. A node that was started just now is waited for.
-fn create(node: &NodeChoice, is_anew: bool) -> Result<Value> {
+/// `anew`: although regions are of an earlier membership, without these hosts.
+fn create(node: &NodeChoice, anew: Option<&Vec<String>>) -> Result<Value> {
     let begin = Instant::now();
-    let request = if is_anew { &AdminRequest::InitAnew } else { &AdminRequest::Init };
+    let request = &match anew {
+        None => AdminRequest::Init,
+        Some(without) => AdminRequest::InitAnew { without: host_ids(node, without)? },
+    };
     loop {
         match ask(node, request) {
             Err(Error::System { .. }) if begin.elapsed() < START_MAX => {
@@ -354,6 +362,9 @@ fn wait_for(node: &NodeChoice, name: &str, max: Duration) -> Result<()> {
 fn created(done: &Value) -> String {
     let level = &done["level"];
     let mut text = match done["reason"].as_str() {
+        None if done["created"] == false => {
+            format!("the membership that is there goes on, with level {level}\n")
+        }
         None => format!("the cluster is created, with level {level}\n"),
         Some(reason) => format!(
             "the cluster is created, with level {level}: `nearstate cluster finalize` raises it \
@@ -366,21 +377,28 @@ fn created(done: &Value) -> String {
              --to HOST` names it\n"
         );
     }
+    for reason in items(done, "leased").filter_map(Value::as_str) {
+        text += &format!("not changed: {reason}\n");
+    }
     let silent: Vec<&str> = items(done, "silent").filter_map(Value::as_str).collect();
     if !silent.is_empty() {
         text += &format!(
-            "not asked, because they do not answer: {}. If one of them has seen a later state, it \
-             waits\n",
+            "not asked, because they do not answer: {}. These hosts must be off. What only they \
+             hold is discarded after accept-loss\n",
             silent.join(", ")
         );
     }
     text
 }
 
-fn finalize(node: &NodeChoice, without: &[String]) -> Result<String> {
+/// The numbers of hosts of the file.
+fn host_ids(node: &NodeChoice, names: &[String]) -> Result<Vec<u16>> {
     let file = ClusterFile::read(&node.cluster)?;
-    let hosts = without.iter().map(|name| Ok(file.host(name)?.id.0)).collect::<Result<_>>()?;
-    let done = ask(node, &AdminRequest::Finalize { without: hosts })?;
+    names.iter().map(|name| Ok(file.host(name)?.id.0)).collect()
+}
+
+fn finalize(node: &NodeChoice, without: &[String]) -> Result<String> {
+    let done = ask(node, &AdminRequest::Finalize { without: host_ids(node, without)? })?;
     let level = done.get("level").unwrap_or(&Value::Null);
     Ok(if done.get("raised").and_then(Value::as_bool) == Some(true) {
         format!("the cluster has level {level} from now on\n")

@@ -5,7 +5,7 @@
 
 use super::{Applied, CommandRefusal as No, GroupPhase, GroupState};
 use crate::id::{Revision, ViewNumber};
-use crate::limits::{RAISED_REVISION_MAX, RAISED_VIEW_MAX};
+use crate::limits::{RAISED_REVISION_MAX, RAISED_VIEW_MAX, RAISED_VIEW_STEP};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl GroupState {
@@ -16,18 +16,18 @@ impl GroupState {
         view: ViewNumber,
         revision: Revision,
     ) -> Result<Applied, No> {
-        if view < self.view || view.0 > RAISED_VIEW_MAX {
+        if view < self.view || view.0 > RAISED_VIEW_MAX - RAISED_VIEW_STEP {
             return Err(No::OtherView);
         }
         if revision.0 > RAISED_REVISION_MAX {
             return Err(No::OtherRevision);
         }
-        self.view = view.next();
+        self.view = ViewNumber(view.0 + RAISED_VIEW_STEP);
         self.revision = self.revision.max(revision).next();
         // No report counts.
         self.full = BTreeSet::from([self.owner]);
         self.leaving.clear();
-        // No region has this origin, so the excluded owner does not return.
+        // No region has this origin: no host has been in a view that is so much later.
         self.origin = self.view;
         self.phase = GroupPhase::Sealing { reports: BTreeMap::new() };
         Ok(Applied::ViewRaised(view))

@@ -1,6 +1,7 @@
 //! Commands and snapshots: any bytes give a value or an error, and a value has one encoding.
 
 use crate::fixture::{PARTITION, held, report, suspect, whole};
+use nearstate_cluster::limits::RAISED_VIEW_STEP;
 use nearstate_cluster::{
     ClusterLevel, ClusterState, Command, CommandError, HostId, MemberRecord, Monotonic, Revision,
     ViewNumber,
@@ -91,10 +92,10 @@ fn a_state_survives_its_snapshot_in_every_phase() {
             host: HostId(1),
             stamp: Monotonic(77),
         },
-        Command::Finalize { level: ClusterLevel(2) },
+        Command::Finalize { level: ClusterLevel(3) },
         Command::Exclude { partition: PARTITION, view: ViewNumber(4) },
         Command::RaiseView { partition: PARTITION, view: ViewNumber(7), revision: Revision(99) },
-        report(8, 3, held(3, 8)),
+        report(7 + RAISED_VIEW_STEP, 3, held(3, 8)),
     ];
     for command in script {
         let before = state.clone();

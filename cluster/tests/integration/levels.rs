@@ -29,12 +29,19 @@ fn a_level_rises_and_never_falls() {
 fn a_command_has_no_effect_below_its_level() {
     let mut state = whole(3, 2);
     let revision = state.group(PARTITION).unwrap().revision();
+    let view = state.group(PARTITION).unwrap().view();
     let add = Command::AddMember { partition: PARTITION, revision, host: HostId(4) };
-    let before = state.clone();
-    assert_eq!(state.apply(&add), Applied::Refused(CommandRefusal::LevelTooLow));
-    assert_eq!(state, before);
-    finalize(&mut state, add.level().0);
-    assert_eq!(state.apply(&add), Applied::MemberAdded(HostId(4)));
+    let raise = Command::RaiseView { partition: PARTITION, view, revision };
+    for (command, level, applied) in
+        [(add, 2, Applied::MemberAdded(HostId(4))), (raise, 3, Applied::ViewRaised(view))]
+    {
+        let before = state.clone();
+        assert_eq!(command.level(), ClusterLevel(level));
+        assert_eq!(state.apply(&command), Applied::Refused(CommandRefusal::LevelTooLow));
+        assert_eq!(state, before);
+        finalize(&mut state, level);
+        assert_eq!(state.apply(&command), applied);
+    }
 }
 
 #[test]

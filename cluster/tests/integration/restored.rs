@@ -2,15 +2,22 @@
 //! acted on, also if the view is the same. One that was created anew continues behind that.
 
 use crate::fixture::{PARTITION, held, report, whole};
+use nearstate_cluster::limits::{RAISED_REVISION_MAX, RAISED_VIEW_MAX, RAISED_VIEW_STEP};
 use nearstate_cluster::{
-    Applied, ClusterState, Command, CommandRefusal, CopyState, Effects, FollowStart, Host,
-    HostEffect, HostId, HostInput, MemberRecord, MemberRole, Monotonic, RegionState, Revision,
-    ViewNumber,
+    Applied, ClusterLevel, ClusterState, Command, CommandRefusal, CopyState, Effects, FollowStart,
+    Host, HostEffect, HostId, HostInput, MemberRecord, MemberRole, Monotonic, RegionState,
+    Revision, ViewNumber,
 };
 
 fn raise(view: u64, revision: u64) -> Command {
     let (view, revision) = (ViewNumber(view), Revision(revision));
     Command::RaiseView { partition: PARTITION, view, revision }
+}
+
+/// A state in which a view can be raised.
+fn of_level(mut state: ClusterState) -> ClusterState {
+    state.apply(&Command::Finalize { level: ClusterLevel::RAISED_VIEWS });
+    state
 }
 
 fn role(state: &ClusterState, host: u16, record: (u64, u64)) -> Option<MemberRole> {
@@ -60,7 +67,7 @@ fn a_member_does_not_act_on_an_older_revision_of_its_view() {
 
 #[test]
 fn a_membership_that_was_created_anew_continues_behind_what_regions_have_seen() {
-    let mut state = ClusterState::new(&crate::fixture::config(3, 2)).unwrap();
+    let mut state = of_level(ClusterState::new(&crate::fixture::config(3, 2)).unwrap());
     for (host, record) in [(1, (1, 3)), (2, (1, 3)), (3, (4, 9))] {
         assert_eq!(role(&state, host, record), Some(MemberRole::Waiting));
     }
@@ -68,35 +75,85 @@ fn a_membership_that_was_created_anew_continues_behind_what_regions_have_seen() 
     for (host, record) in [(1, (1, 3)), (2, (1, 3)), (3, (4, 9))] {
         assert_eq!(role(&state, host, record), Some(MemberRole::Sealing));
     }
-    // A host that was not asked, and has seen more, waits.
-    assert_eq!(role(&state, 2, (6, 9)), Some(MemberRole::Waiting));
+    // A host that was not asked, and has acted on a later revision, waits.
     assert_eq!(role(&state, 2, (4, 11)), Some(MemberRole::Waiting));
+    // A host that was not asked cannot have seen the new view, or a later one.
+    let view = state.group(PARTITION).unwrap().view();
+    assert_eq!(view, ViewNumber(4 + RAISED_VIEW_STEP));
     // A repetition has no effect.
     assert_eq!(state.apply(&raise(4, 9)), Applied::Refused(CommandRefusal::OtherView));
-    for (view, revision) in [(u64::MAX, 1), (9, u64::MAX)] {
+    for (view, revision) in
+        [(u64::MAX, 1), (RAISED_VIEW_MAX, 1), (view.0, u64::MAX), (view.0, RAISED_REVISION_MAX + 1)]
+    {
         assert!(matches!(state.apply(&raise(view, revision)), Applied::Refused(_)));
     }
+    let last = RAISED_VIEW_MAX - RAISED_VIEW_STEP;
+    assert_eq!(state.apply(&raise(last, 1)), Applied::ViewRaised(ViewNumber(last)));
+}
+
+#[test]
+fn a_raised_revision_is_above_that_of_the_state_and_no_host_leaves() {
+    let mut state = of_level(whole(4, 2));
+    let revision = |state: &ClusterState| state.group(PARTITION).unwrap().revision();
+    let leaves =
+        Command::RemoveMember { partition: PARTITION, revision: revision(&state), host: HostId(3) };
+    assert_eq!(state.apply(&leaves), Applied::MemberLeaving(HostId(3)));
+    let before = revision(&state);
+    assert!(before > Revision(1));
+    // The regions have acted on less than the state, which was restored from a later copy.
+    state.apply(&raise(1, 1));
+    assert_eq!(revision(&state), Revision(before.0 + 1));
+    // The copy of a host that was to leave may be the one that the operator names.
+    let group = state.group(PARTITION).unwrap();
+    assert!(group.leaving().is_empty() && group.group().contains(&HostId(3)));
+    let view = group.view();
+    for host in 1..=4 {
+        state.apply(&report(view.0, host, held(1, 8)));
+    }
+    state.apply(&Command::AcceptLoss { partition: PARTITION, view, host: HostId(1) });
+    for host in [2, 4] {
+        let revision = revision(&state);
+        state.apply(&Command::Full { partition: PARTITION, revision, host: HostId(host) });
+    }
+    assert!(state.group(PARTITION).unwrap().group().contains(&HostId(3)));
+}
+
+#[test]
+fn neither_reports_nor_a_return_make_an_owner_behind_a_raised_view() {
+    let mut state = of_level(whole(3, 2));
+    // A region may claim the new origin.
+    state.apply(&raise(1, 7));
+    let group = state.group(PARTITION).unwrap();
+    let (partition, view, host) = (PARTITION, group.view(), group.excluded().unwrap());
+    let returned = state.apply(&Command::Return { partition, view, host });
+    assert_eq!(returned, Applied::Refused(CommandRefusal::OperatorNeeded));
+    for host in 1..=3 {
+        let applied = state.apply(&report(view.0, host, held(1, 8)));
+        assert_eq!(applied, Applied::Reported(HostId(host)));
+    }
+    assert!(state.group(PARTITION).unwrap().is_operator_needed());
 }
 
 #[test]
 fn behind_a_raised_view_only_an_operator_finds_an_owner() {
     // Two of three reports would decide in the restored state.
-    let mut state = whole(3, 2);
+    let mut state = of_level(whole(3, 2));
     state.apply(&raise(1, 7));
     assert!(state.group(PARTITION).unwrap().is_operator_needed());
+    let raised = state.group(PARTITION).unwrap().view();
     for host in 1..=3 {
-        let applied = state.apply(&report(2, host, held(1, 8)));
+        let applied = state.apply(&report(raised.0, host, held(1, 8)));
         assert_eq!(applied, Applied::Reported(HostId(host)));
     }
     // The excluded owner has its region, which may be older than that of another owner.
     let mut member = Host::new(HostId(1), 1, Monotonic(1));
     let mut effects = Effects::new();
-    let copy = CopyState::Owner { origin: ViewNumber(1) };
+    let copy = CopyState::Owner { origin: raised };
     let record = MemberRecord { view: ViewNumber(1), ..MemberRecord::NEW };
     let facts = RegionState { copy, record, ..RegionState::NEW };
     let region = HostInput::Region { partition: PARTITION, facts };
     member.step(Monotonic(2), region, &mut effects);
-    let frozen = HostInput::Frozen { partition: PARTITION, view: ViewNumber(2), held: held(1, 8) };
+    let frozen = HostInput::Frozen { partition: PARTITION, view: raised, held: held(1, 8) };
     for (at, input) in [
         (2, HostInput::State(&state)),
         (3, frozen),
@@ -108,10 +165,10 @@ fn behind_a_raised_view_only_an_operator_finds_an_owner() {
     let proposed = effects.drain().filter(|effect| matches!(effect, HostEffect::Propose(_)));
     assert_eq!(proposed.collect::<Vec<_>>(), []);
 
-    let (partition, view, host) = (PARTITION, ViewNumber(2), HostId(3));
+    let (partition, view, host) = (PARTITION, raised, HostId(3));
     let accepted = state.apply(&Command::AcceptLoss { partition, view, host });
     assert_eq!(accepted, Applied::LossAccepted(host, held(1, 8)));
     let group = state.group(PARTITION).unwrap();
     assert!(!group.is_operator_needed());
-    assert_eq!((group.owner(), group.view()), (Some(host), ViewNumber(2)));
+    assert_eq!((group.owner(), group.view()), (Some(host), raised));
 }

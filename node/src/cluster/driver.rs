@@ -232,8 +232,8 @@ impl ClusterDriver {
             published.copy_status((self.host, &copy), group)
         });
         let (engine, level) = (published.engine.clone(), published.level);
-        let silent_ms = published.silent_ms(now());
-        ClusterStatus { engine, level, copies: copies.collect(), silent_ms }
+        let (silent_ms, applied) = (published.silent_ms(now()), published.applied);
+        ClusterStatus { engine, level, applied, copies: copies.collect(), silent_ms }
     }
 }
 

@@ -89,6 +89,8 @@ pub struct ClusterStatus {
     pub engine: EngineStatus,
     /// The decided level.
     pub level: ClusterLevel,
+    /// The index of the last decision in [`copies`](Self::copies).
+    pub applied: u64,
     /// The partitions, in the order of their numbers.
     pub copies: Vec<CopyStatus>,
     /// Milliseconds since the last message about replication of each host that this process has

@@ -35,8 +35,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum AdminRequest {
     /// Create the cluster with the voters of the file.
     Init,
-    /// The same, although regions are of an earlier membership.
-    InitAnew,
+    /// The same, although regions are of an earlier membership, and hosts that are named do not
+    /// answer.
+    InitAnew { without: Vec<u16> },
     /// What the host knows.
     Status,
     /// What all hosts know: the host asks the others.

@@ -54,6 +54,33 @@ pub(crate) fn next(statuses: &[Value], without: &[String]) -> Result<Option<Clus
     ))
 }
 
+/// The level to which the cluster is raised before a partition continues behind what regions have
+/// seen. `None`: it has that.
+///
+/// # Errors
+/// The hosts that answer and cannot do it; or those of [`next`].
+pub(crate) fn for_raised_views(
+    statuses: &[Value],
+    without: &[String],
+) -> Result<Option<ClusterLevel>, String> {
+    let needed = u64::from(ClusterLevel::RAISED_VIEWS.0);
+    let answering = || statuses.iter().filter(|status| status["unreachable"].is_null());
+    let number = |status: &Value, key: &str| status[key].as_u64().unwrap_or(UNREPORTED);
+    let behind: Vec<_> = answering()
+        .filter(|status| number(status, "level_highest") < needed)
+        .map(|status| status["host"].as_str().unwrap_or("?"))
+        .collect();
+    if !behind.is_empty() {
+        return Err(format!(
+            "{} cannot do level {needed}, which this needs: start the version of this host there. \
+             Nothing is changed",
+            behind.join(", ")
+        ));
+    }
+    let has_it = answering().any(|status| number(status, "level") >= needed);
+    if has_it { Ok(None) } else { next(statuses, without) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +102,21 @@ mod tests {
         assert_eq!(next(&[("a", 2, 2), ("b", 2, 2)]), Ok(None));
         // One host has not applied the last decision yet.
         assert_eq!(next(&[("a", 1, 2), ("b", 2, 2)]), Ok(None));
+    }
+
+    #[test]
+    fn a_view_is_raised_only_if_all_hosts_that_answer_can() {
+        let lost = json!({ "host": "c", "unreachable": "no route" });
+        let all = |known: &[_]| [hosts(known), vec![lost.clone()]].concat();
+        let without = ["c".to_owned()];
+        let can = all(&[("a", 1, 4), ("b", 1, 3)]);
+        assert_eq!(for_raised_views(&can, &without), Ok(Some(ClusterLevel(3))));
+        assert!(for_raised_views(&can, &[]).unwrap_err().starts_with("c did not answer"));
+        let has = all(&[("a", 3, 4), ("b", 1, 3)]);
+        assert_eq!(for_raised_views(&has, &without), Ok(None));
+        let old = all(&[("a", 1, 3), ("b", 1, 2)]);
+        let reason = for_raised_views(&old, &without).unwrap_err();
+        assert!(reason.starts_with("b cannot do level 3"), "{reason}");
     }
 
     #[test]

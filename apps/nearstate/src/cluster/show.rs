@@ -19,9 +19,14 @@ pub(crate) fn to_json(
         let host = file.hosts.iter().find(|host| u64::from(host.id.0) == id);
         host.map_or_else(|| id.to_string(), |host| host.name.clone())
     };
+    let outside = file.partitions.iter().filter(|partition| {
+        !partition.group.contains(&host.id) && file.region_file(host, partition).exists()
+    });
     json!({
         "cluster": file.name,
         "host": host.name,
+        "applied": status.applied,
+        "regions_outside": outside.map(|partition| &partition.name).collect::<Vec<_>>(),
         "level": status.level.0,
         "level_highest": level::highest().0,
         "membership": {
@@ -267,12 +272,20 @@ pub(crate) fn alarms(statuses: &[Value], now_ms: u64) -> String {
 }
 
 /// An event of a host's node, which begins with its time in milliseconds since 1970, for people.
-pub(crate) fn event(host: &str, line: &str) -> String {
+fn event(host: &str, line: &str) -> String {
     let parts = line.split_once(' ').and_then(|(ms, rest)| Some((ms.parse().ok()?, rest)));
     parts.map_or_else(
         || format!("{host} {line}"),
         |(ms, rest)| format!("{} {host} {rest}", moment::rfc3339(ms)),
     )
+}
+
+/// The events of a node, one in a line. A node with an earlier version answers with the list alone.
+pub(crate) fn events(answer: &Value) -> Result<String, String> {
+    let host = answer.get("host").and_then(Value::as_str).unwrap_or("?");
+    let list = answer.as_array().or_else(|| answer.get("events").and_then(Value::as_array));
+    let list = list.ok_or("the node does not answer with a list of events")?;
+    Ok(list.iter().filter_map(Value::as_str).map(|line| event(host, line) + "\n").collect())
 }
 
 /// The alarms of all hosts as JSON, each with its host.
@@ -304,6 +317,15 @@ mod tests {
         let shown = "2026-11-29T08:20:11Z a NS-1016 cluster-lease-granted partition=amf view=1";
         assert_eq!(event("a", line), shown);
         assert_eq!(event("a", "NS-3012 no disk"), "a NS-3012 no disk");
+    }
+
+    #[test]
+    fn the_events_of_an_earlier_node_are_shown_too() {
+        let list = json!(["NS-3012 no disk", "NS-1016 lease"]);
+        let answer = json!({ "host": "a", "events": list });
+        assert_eq!(events(&answer).unwrap(), "a NS-3012 no disk\na NS-1016 lease\n");
+        assert_eq!(events(&list).unwrap(), "? NS-3012 no disk\n? NS-1016 lease\n");
+        assert!(events(&json!({ "host": "a" })).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod metrics;
 mod levels;
+mod new_membership;
 mod members;
 mod operator;
 mod regions;

@@ -18,6 +18,7 @@ mod cluster_files;
 mod cluster_guide;
 mod cluster_levels;
 mod cluster_members;
+mod cluster_new_membership;
 mod cluster_nudsf;
 mod cluster_operate;
 mod cluster_sites;

@@ -4,9 +4,10 @@
 //! Time is abstract as in `model`; a message and its answer are one step here.
 
 use crate::fixture::{PARTITION, base, contains, host, index, log_position, two_hosts};
+use nearstate_cluster::limits::RAISED_VIEW_STEP;
 use nearstate_cluster::{
-    Applied, ClusterState, Command, GroupPhase, GroupState, HostId, Monotonic, Revision, Switch,
-    ViewNumber,
+    Applied, ClusterLevel, ClusterState, Command, GroupPhase, GroupState, HostId, Monotonic,
+    Revision, Switch, ViewNumber,
 };
 use stateright::{Checker, Model, Property};
 
@@ -274,7 +275,7 @@ impl Pair {
             return;
         }
         let is_member = known.owner() == Some(host(1 - node)) && known.full().len() == 2;
-        if is_member && view.0 < 3 {
+        if is_member && decided_views(view) < 3 {
             let suspicion = Command::Suspect { partition, view, host: host(node) };
             actions.push(PairAction::Order(suspicion));
         }
@@ -296,6 +297,11 @@ impl Pair {
     }
 }
 
+/// How many views there were: a raised one is much later than that before it.
+fn decided_views(view: ViewNumber) -> u64 {
+    view.0 / RAISED_VIEW_STEP + view.0 % RAISED_VIEW_STEP
+}
+
 /// An operator excludes a degraded owner, and gives its partition to the other host. If a host
 /// waits for more than the membership has, the partition continues behind what the hosts have seen.
 fn operator_actions(world: &PairState, actions: &mut Vec<PairAction>) {
@@ -310,7 +316,7 @@ fn operator_actions(world: &PairState, actions: &mut Vec<PairAction>) {
         return;
     }
     match latest.phase() {
-        GroupPhase::Serving { .. } if view < ViewNumber(2) => {
+        GroupPhase::Serving { .. } if decided_views(view) < 2 => {
             actions.push(PairAction::Order(Command::Exclude { partition, view }));
         }
         GroupPhase::Serving { .. } => {}
@@ -327,6 +333,7 @@ impl Model for Pair {
 
     fn init_states(&self) -> Vec<PairState> {
         let mut state = two_hosts();
+        state.apply(&Command::Finalize { level: ClusterLevel::RAISED_VIEWS });
         state.switch_off(&self.off.into_iter().collect::<Vec<_>>());
         let before = self.restores.then(|| state.clone());
         if self.is_degraded {

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use nearstate_cluster::{Command, HostId, Revision, ViewNumber};
+use nearstate_cluster::{Command, HostId};
 use nearstate_model::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::cluster::{admin, level};
+use crate::cluster::level;
 
 use super::lost_membership;
 use super::operator::{DECISION_MAX, OperatorContext, invalid};
@@ -15,12 +15,8 @@ use super::operator::{DECISION_MAX, OperatorContext, invalid};
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
 impl OperatorContext {
-    /// Creates the cluster, with the level of its hosts if all of them answer. `is_anew`: although
-    /// regions are of an earlier membership.
-    pub(super) fn initialize(&self, is_anew: bool) -> Result<Value> {
-        if is_anew {
-            return self.initialize_anew();
-        }
+    /// Creates the cluster, with the level of its hosts if all of them answer.
+    pub(super) fn initialize(&self) -> Result<Value> {
         // The engine says that a cluster exists.
         if self.engine.status().voters.is_empty()
             && let Some(reason) = lost_membership::earlier(&self.statuses())
@@ -29,48 +25,6 @@ impl OperatorContext {
         }
         self.engine.initialize(&self.report.file.voters())?;
         Ok(self.level_of_all())
-    }
-
-    /// Creates the cluster behind what regions have seen. If that was interrupted, or the
-    /// membership was restored from an older copy, it exists already, and hosts wait for more than
-    /// it has.
-    fn initialize_anew(&self) -> Result<Value> {
-        let statuses = self.statuses();
-        let is_there = !self.engine.status().voters.is_empty();
-        let refusal = if is_there {
-            lost_membership::is_intact(&statuses)
-        } else {
-            lost_membership::known_elsewhere(&statuses)
-        };
-        if let Some(reason) = refusal {
-            return Err(invalid(reason));
-        }
-        if !is_there {
-            self.engine.initialize(&self.report.file.voters())?;
-        }
-        let mut raised = Vec::new();
-        for seen in lost_membership::seen(&statuses, is_there) {
-            let file = &self.report.file;
-            let mut partitions = file.partitions.iter();
-            let Some(partition) = partitions.find(|one| one.name == seen.partition) else {
-                continue;
-            };
-            let (partition, view) = (partition.id, ViewNumber(seen.view));
-            let command = Command::RaiseView { partition, view, revision: Revision(seen.revision) };
-            self.engine.propose_and_wait(command.encode(), DECISION_MAX).map_err(|error| {
-                let detail = format!(
-                    "the cluster is created, and {} still waits ({}): repeat the command",
-                    seen.partition,
-                    admin::reason(&error)
-                );
-                Error::Backend { detail }
-            })?;
-            raised.push(seen.partition);
-        }
-        let mut done = self.level_of_all();
-        done["without_owner"] = json!(raised);
-        done["silent"] = json!(lost_membership::silent(&statuses));
-        Ok(done)
     }
 
     /// Raises the level to that of all hosts, if all of them answer.

@@ -126,13 +126,13 @@ impl OperatorContext {
         }
     }
 
-    /// Orders a command, and waits until this host has applied it.
-    fn decide(&self, command: &Command, end: Instant, waits_for: &str) -> Result<()> {
+    /// Orders a command, and waits until this host has applied it. Returns its index.
+    pub(super) fn decide(&self, command: &Command, end: Instant, waits_for: &str) -> Result<u64> {
         let index = self.engine.propose_and_wait(command.encode(), DECISION_MAX)?;
         while self.driver.applied() < index {
             look_again(end, waits_for)?;
         }
-        Ok(())
+        Ok(index)
     }
 
     /// A member must learn decisions and have a copy, and its node must run.

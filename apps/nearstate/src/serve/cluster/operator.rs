@@ -30,7 +30,7 @@ const REPORT_MAX: Duration = Duration::from_secs(1);
 const REQUESTS_MAX: usize = 16;
 
 /// The engine in which hosts of the file vote.
-const RAFT: &str = "raft";
+pub(super) const RAFT: &str = "raft";
 
 /// How often alarms are looked for.
 const ALARM_INTERVAL: Duration = Duration::from_millis(500);
@@ -104,8 +104,8 @@ impl OperatorContext {
                 "host": self.report.host.name,
                 "events": self.report.host_events.events(),
             })),
-            AdminRequest::Init => self.initialize(false),
-            AdminRequest::InitAnew => self.initialize(true),
+            AdminRequest::Init => self.initialize(),
+            AdminRequest::InitAnew { ref without } => self.initialize_anew(without),
             AdminRequest::Finalize { ref without } => self.finalize(without),
             AdminRequest::Vote { host, votes, weakens } => {
                 self.change_vote(HostId(host), votes, weakens)?;
