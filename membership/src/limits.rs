@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nearstate_cluster::limits::HOSTS_MAX;
 use nearstate_node::UngreetedLimits;
 
 /// The largest message between two members, in bytes: 32 entries with commands of 4 KiB, or a part
@@ -22,9 +23,10 @@ pub(crate) const IDLE_MAX: Duration = Duration::from_secs(60);
 /// ago, and a member whose connection was closed connects again.
 pub(crate) const CONNECTIONS_OF_HOST_MAX: usize = 8;
 
-/// The most connections from other members that have said hello: all of 16 hosts. Further ones are
-/// closed.
-pub(crate) const CONNECTIONS_MAX: usize = 16 * CONNECTIONS_OF_HOST_MAX;
+/// The most connections from other members that have said hello: all of the largest cluster, so no
+/// host is refused because others are connected. The share of this host is for displaced ones that
+/// have not ended. Further ones are closed.
+pub(crate) const CONNECTIONS_MAX: usize = HOSTS_MAX * CONNECTIONS_OF_HOST_MAX;
 
 /// Connections that have not said hello: all of all hosts may come at once after a cut, and five
 /// hosts may share an address. A further one takes the place of an older one.
@@ -35,6 +37,7 @@ pub(crate) const UNGREETED: UngreetedLimits =
 /// packet of further ones, and the other side waits a second before it sends it again, which is
 /// longer than an election.
 pub(crate) const ACCEPT_QUEUE_MAX: u32 = 1024;
+const _: () = assert!(ACCEPT_QUEUE_MAX as usize > UNGREETED.all, "the queue holds all at once");
 
 /// The commands of this host that are at the leader at the same time, each on a connection of its
 /// own, so that one whose reply is slow does not delay the others. Further ones wait.

@@ -242,6 +242,49 @@ mod tests {
     use super::super::config::tests::host;
     use super::super::message::HelloSettings;
     use super::*;
+    use crate::limits::CONNECTIONS_OF_HOST_MAX;
+    use nearstate_cluster::limits::HOSTS_MAX;
+
+    async fn hello(address: SocketAddr, config: &MembershipConfig, from: u64) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let hello = MemberHello {
+            format: FORMAT,
+            cluster: config.cluster.clone(),
+            from,
+            to: config.host,
+            settings: HelloSettings::of(&config.settings),
+        };
+        send(&mut stream, &hello).await.unwrap();
+        stream
+    }
+
+    /// Two of them of all other hosts, and all of some. Both sides need a descriptor for each.
+    #[test]
+    fn every_host_of_the_largest_cluster_has_its_connections() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let config = Arc::new(host(1, HOSTS_MAX as u64));
+            let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let _server = tokio::spawn(serve(listener, Arc::clone(&config), None));
+            let mut connected = Vec::new();
+            let others = 2..=HOSTS_MAX as u64;
+            let some = 2..=4;
+            let twice = others.flat_map(|from| [from; 2]);
+            let further = some.flat_map(|from| [from; CONNECTIONS_OF_HOST_MAX - 2]);
+            for from in twice.chain(further) {
+                let mut stream = hello(address, &config, from).await;
+                let reply: MemberReply = receive(&mut stream, HELLO_BYTES_MAX).await.unwrap();
+                assert!(matches!(reply, MemberReply::Welcome), "{reply:?}");
+                connected.push((from, stream));
+            }
+            for (from, stream) in &mut connected {
+                send(stream, &MemberRequest::Report).await.unwrap();
+                let reply = receive::<MemberReply, _>(stream, MESSAGE_BYTES_MAX).await;
+                assert!(matches!(reply, Ok(MemberReply::Report(_))), "host {from}: {reply:?}");
+            }
+        });
+    }
 
     /// All of them are there before the first one is accepted.
     #[test]
@@ -251,15 +294,7 @@ mod tests {
             let config = Arc::new(host(1, 3));
             let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
             let address = listener.local_addr().unwrap();
-            let mut first = TcpStream::connect(address).await.unwrap();
-            let hello = MemberHello {
-                format: FORMAT,
-                cluster: config.cluster.clone(),
-                from: 2,
-                to: 1,
-                settings: HelloSettings::of(&config.settings),
-            };
-            send(&mut first, &hello).await.unwrap();
+            let mut first = hello(address, &config, 2).await;
             let mut silent = Vec::new();
             for _ in 0..UNGREETED.of_address {
                 silent.push(TcpStream::connect(address).await.unwrap());
