@@ -426,7 +426,7 @@ impl Member {
         let evacuation = Evacuation { closing, before, in_use, chunk: 0, unit: 0 };
         let mut closed = Ok(());
         for chunk in &evacuation.closing.chunks {
-            closed = closed.and_then(|()| self.set_closing(*chunk, true).map(drop));
+            closed = closed.and_then(|()| self.set_closing(*chunk, true));
         }
         crash_point!("evacuate.closed");
         if closed.is_err() {
@@ -442,7 +442,7 @@ impl Member {
         invariant!(self.has_no_lock(), "chunks are opened while this member holds a lock");
         let mut opened = Ok(());
         for chunk in &evacuation.closing.chunks {
-            opened = opened.and(self.set_closing(*chunk, false).map(drop));
+            opened = opened.and(self.set_closing(*chunk, false));
         }
         crash_point!("evacuate.opened");
         opened
@@ -484,16 +484,15 @@ impl Member {
     }
 
     /// Sets or clears the bit *closing* of a chunk. A chunk that is busy is not closed, and waited
-    /// for before it is opened: only one whose holder is stopped stays closed. True if the chunk is
-    /// closing now.
-    fn set_closing(&self, chunk: ChunkIndex, is_closing: bool) -> Result<bool> {
+    /// for before it is opened: only one whose holder is stopped stays closed.
+    fn set_closing(&self, chunk: ChunkIndex, is_closing: bool) -> Result<()> {
         let wait_max = if is_closing { None } else { Some(LOCK_WAIT_SHORT) };
         let done = self.under_chunk(chunk, wait_max, |state| {
             debug_assert!(self.is_in_operation() || !is_closing, "a chunk closes in no operation");
             state.is_closing = is_closing && state.used != 0;
-            Ok(state.is_closing)
+            Ok(())
         });
-        Ok(done?.unwrap_or(false))
+        done.map(drop)
     }
 }
 

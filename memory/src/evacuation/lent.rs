@@ -11,10 +11,8 @@ use super::moving::LiveCell;
 use super::{ClosingChunks, Evacuation};
 use crate::heap::cell;
 use crate::heap::chunk::{ChunkIndex, chunks_used, lent, reserve, state_of};
-use crate::heap::held;
 use crate::index::bucket::load;
 use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
-use crate::member::refusals::VainReturn;
 use crate::member::{AfterFull, Member, pin};
 
 /// The share of the reserve that may be lent before a chunk is compacted: what is left takes the
@@ -30,8 +28,8 @@ const COMPACT_STEP_SHARE: u64 = 64;
 /// A return that brings back a smaller share of what is lent is in vain.
 const RETURN_SHARE: u64 = 8;
 
-/// Uses of the reserve after which a return that was in vain is tried again although nothing tells
-/// of a change: others may have freed memory. It reads all of the reserve.
+/// Uses of the reserve after which a return that was in vain is tried again although the same
+/// readers are stalled: others may have freed memory. It reads all of the reserve.
 const VAIN_RETURNS: u32 = 64;
 
 impl Member {
@@ -56,7 +54,7 @@ impl Member {
     pub(crate) fn restore_reserve(&self) -> Result<()> {
         let known = &self.refusals.lent;
         known.has_returned.set(false);
-        let is_due = known.is_due.get() || self.is_return_due(lent(self.map())?);
+        let is_due = known.is_due.get() || self.is_compaction_due(lent(self.map())?);
         known.is_due.set(is_due);
         if is_due && !self.has_pin() {
             let _ = self.return_lent();
@@ -104,9 +102,8 @@ impl Member {
         done
     }
 
-    /// True if the last return was in vain, and nothing has changed since that it depends on: the
-    /// readers that were stalled then still are, the log keeps the same entries, and hardly more is
-    /// lent.
+    /// True if the last return brought little back, and the readers that were stalled then are
+    /// still: they hold what was replaced.
     fn is_return_vain(&self) -> Result<bool> {
         let known = &self.refusals.lent;
         let left = known.vain_left.get();
@@ -114,33 +111,19 @@ impl Member {
             return Ok(false);
         }
         self.advance()?;
-        let is_vain = {
-            let vain = known.vain.borrow();
-            let most = vain.lent + self.reserve_units() / COMPACT_STEP_SHARE;
-            vain.readers == self.stalled_readers()
-                && vain.floor == held::floor(self.map())?
-                && (vain.lent..most).contains(&lent(self.map())?)
-        };
+        let is_vain = *known.vain_readers.borrow() == self.stalled_readers();
         known.vain_left.set(if is_vain { left - 1 } else { 0 });
         Ok(is_vain)
     }
 
-    /// After a return: whether it was in vain. `before` units were lent. Stalled readers hold what
-    /// was replaced. Without them it is in vain if it has brought nothing back, as when the log
-    /// names the records, unless a reader is about to end or another chunk can be compacted.
+    /// After a return: whether it was in vain. `before` units were lent.
     fn note_return(&self, before: u64) -> Result<()> {
         let (known, readers) = (&self.refusals.lent, self.stalled_readers());
-        let lent = lent(self.map())?;
-        let returned = before.saturating_sub(lent);
+        let returned = before.saturating_sub(lent(self.map())?);
         known.has_returned.set(returned != 0);
-        let is_vain = if readers.is_empty() {
-            let may_compact = self.is_return_due(lent) && known.compactions_left_out.get() == 0;
-            returned == 0 && !may_compact && !self.has_old_reader()?
-        } else {
-            returned * RETURN_SHARE < before
-        };
+        let is_vain = !readers.is_empty() && returned * RETURN_SHARE < before;
         known.vain_left.set(if is_vain { VAIN_RETURNS } else { 0 });
-        known.vain.replace(VainReturn { readers, floor: held::floor(self.map())?, lent });
+        known.vain_readers.replace(readers);
         Ok(())
     }
 
@@ -159,49 +142,19 @@ impl Member {
 
     /// Compacts some chunks, if much stays lent.
     fn compact_if_due(&self) -> Result<()> {
-        let known = &self.refusals.lent;
-        if known.compactions_left_out.get() != 0 {
-            known.compactions_left_out.set(known.compactions_left_out.get() - 1);
-            return Ok(());
-        }
         for _ in 0..COMPACTIONS_MAX {
             let before = lent(self.map())?;
             // A reader holds what is moved: both chunks would stay full until it ends.
-            if !self.is_return_due(before) || self.has_old_reader()? {
+            if !self.is_compaction_due(before) || self.has_old_reader()? {
                 break;
             }
-            let Some(chunk) = self.compact_one_chunk()? else {
-                self.note_compaction(true, before);
-                break;
-            };
+            self.compact_one_chunk()?;
             self.move_lent(self.lent_chunks()?)?;
             let after = lent(self.map())?;
-            if after >= before {
-                self.note_vain_chunk(chunk)?;
-            }
-            self.note_compaction(after >= before, after);
+            // In vain: it is tried again when more is lent.
+            let step = self.reserve_units() / COMPACT_STEP_SHARE;
+            self.refusals.lent.compacted_at.set(if after < before { 0 } else { after + step });
         }
-        Ok(())
-    }
-
-    /// After a compaction. After one in vain, the next is left out until more is lent; if half of
-    /// the reserve is, for some returns, twice as many each time.
-    fn note_compaction(&self, is_vain: bool, lent: u64) {
-        let known = &self.refusals.lent;
-        let again_at = lent + self.reserve_units() / COMPACT_STEP_SHARE;
-        known.compacted_at.set(if is_vain { again_at } else { 0 });
-        let in_vain = if is_vain { known.compactions_in_vain.get() + 1 } else { 0 };
-        known.compactions_in_vain.set(in_vain);
-        // The first few are tried at once, each with another chunk.
-        let left_out = in_vain.checked_sub(COMPACTIONS_MAX).map_or(0, |more| 1 << more.min(6));
-        known.compactions_left_out.set(left_out);
-    }
-
-    /// A chunk could not be compacted, or nothing was gained by it: others come first until it is
-    /// fuller or emptier.
-    fn note_vain_chunk(&self, chunk: ChunkIndex) -> Result<()> {
-        let used = state_of(self.map(), chunk)?.used;
-        self.refusals.lent.tried_chunks.borrow_mut().insert(chunk.0, used);
         Ok(())
     }
 
@@ -260,44 +213,15 @@ impl Member {
     /// Is much of the reserve lent, and more than after the last compaction? A process that was
     /// faster may have taken the range that a record has left, so that a record stays in the
     /// reserve for each.
-    fn is_return_due(&self, lent: u64) -> bool {
+    fn is_compaction_due(&self, lent: u64) -> bool {
         let (reserve, again_at) = (self.reserve_units(), self.refusals.lent.compacted_at.get());
         lent * COMPACT_SHARE > reserve && lent >= again_at.min(reserve / 2)
     }
 
     /// Moves the records of the chunk with the most free units into the last chunk of the reserve,
     /// which is lent to nothing else. Then the chunk is one run, which takes them all back, and as
-    /// many of the others as its free units are worth. Returns the chunk. `None` if there is none,
-    /// or if the last chunk has no room for its records: another process may be compacting one.
-    pub(super) fn compact_one_chunk(&self) -> Result<Option<ChunkIndex>> {
-        for _ in 0..COMPACTIONS_MAX {
-            let Some((free, chunk)) = self.chunk_to_compact()? else { break };
-            if state_of(self.map(), ChunkIndex(self.map().chunks() - 1))?.free() + free
-                < CHUNK_UNITS
-            {
-                break;
-            }
-            // The process that has its lock may be stopped.
-            if !self.set_closing(chunk, true)? {
-                self.note_vain_chunk(chunk)?;
-                continue;
-            }
-            let mut walk = walk_of(self, vec![chunk]);
-            self.may_use_reserve.set(true);
-            self.refusals.lent.is_compacting.set(true);
-            let moved = self.move_all(&mut walk, |_| Ok(()));
-            self.refusals.lent.is_compacting.set(false);
-            self.may_use_reserve.set(false);
-            moved.and(self.set_closing(chunk, false))?;
-            return Ok(Some(chunk));
-        }
-        Ok(None)
-    }
-
-    /// The chunk with the most free units, and how many, among those that were not tried since they
-    /// became fuller or emptier.
-    pub(super) fn chunk_to_compact(&self) -> Result<Option<(u64, ChunkIndex)>> {
-        let mut tried = self.refusals.lent.tried_chunks.borrow_mut();
+    /// many of the others as its free units are worth.
+    fn compact_one_chunk(&self) -> Result<()> {
         let mut best: Option<(u64, ChunkIndex)> = None;
         for chunk in (0..chunks_used(self.map())?).map(ChunkIndex) {
             let state = state_of(self.map(), chunk)?;
@@ -305,15 +229,19 @@ impl Member {
                 && !state.is_given_up
                 && !state.is_closing
                 && (1..CHUNK_UNITS).contains(&state.used);
-            if !is_candidate || best.is_some_and(|(free, _)| free >= state.free()) {
-                continue;
-            }
-            if tried.get(&chunk.0).is_none_or(|used| *used != state.used) {
-                tried.remove(&chunk.0);
+            if is_candidate && best.is_none_or(|(free, _)| free < state.free()) {
                 best = Some((state.free(), chunk));
             }
         }
-        Ok(best)
+        let Some((_, chunk)) = best else { return Ok(()) };
+        let mut walk = walk_of(self, vec![chunk]);
+        self.set_closing(chunk, true)?;
+        self.may_use_reserve.set(true);
+        self.refusals.lent.is_compacting.set(true);
+        let moved = self.move_all(&mut walk, |_| Ok(()));
+        self.refusals.lent.is_compacting.set(false);
+        self.may_use_reserve.set(false);
+        moved.and(self.set_closing(chunk, false))
     }
 
     /// Moves what it can, after `first`, and frees what was there.

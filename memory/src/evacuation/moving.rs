@@ -252,10 +252,6 @@ impl Member {
         }
         invariant!(self.has_pin(), "a record is moved without a pin that protects it");
         let map = self.map();
-        // Under the lock it is tested again. Here it saves the copy.
-        if held::is_named(map, record.at())? {
-            return Ok(());
-        }
         let hash = hash_of(map, record.key()?)?;
         let copy = match self.copy_record(record, closing) {
             Ok(Some(copy)) => copy,

@@ -1,7 +1,6 @@
 //! What a member knows about a heap that has no room (`docs/decisions/015-evacuation.md`).
 
 use std::cell::{Cell as Private, RefCell};
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use nearstate_model::HeapUsage;
@@ -90,27 +89,10 @@ pub(crate) struct LentRecords {
     pub(crate) is_compacting: Private<bool>,
     /// The units that must be lent before a chunk is compacted again.
     pub(crate) compacted_at: Private<u64>,
-    /// The compactions since the last one that was not in vain.
-    pub(crate) compactions_in_vain: Private<u32>,
-    /// Returns without a compaction, because the last ones were in vain.
-    pub(crate) compactions_left_out: Private<u32>,
-    /// Chunks whose compaction was in vain, and their allocated units then.
-    pub(crate) tried_chunks: RefCell<BTreeMap<u64, u64>>,
     /// The reserve got something back since the last operation that needed it began.
     pub(crate) has_returned: Private<bool>,
     /// Returns that are left out, because the last one was in vain.
     pub(crate) vain_left: Private<u32>,
-    /// What it depended on.
-    pub(crate) vain: RefCell<VainReturn>,
-}
-
-/// What a return in vain depends on.
-#[derive(Debug, Default)]
-pub(crate) struct VainReturn {
-    /// The starts of the stalled pins.
-    pub(crate) readers: Vec<u64>,
-    /// The floor of the log.
-    pub(crate) floor: u64,
-    /// The units that the reserve had lent.
-    pub(crate) lent: u64,
+    /// The starts of the pins that were stalled then.
+    pub(crate) vain_readers: RefCell<Vec<u64>>,
 }

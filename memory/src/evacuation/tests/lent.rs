@@ -10,7 +10,6 @@ use crate::heap::cell;
 use crate::heap::chunk::{ChunkIndex, lent, reserve};
 use crate::layout::ordinary_chunks;
 use crate::member::Member;
-use crate::member::arena::LockSlot;
 use crate::region::file::{CreateOptions, Region};
 
 /// A region that is full, of which the reserve has lent memory to these records: this member had a
@@ -74,29 +73,4 @@ fn only_a_compaction_takes_the_last_chunk_of_the_reserve_and_no_other_one() {
     assert!(lending().count() > 1 && lending().all(|chunk| chunk != last));
     member.refusals.lent.is_compacting.set(true);
     assert_eq!(lending().collect::<Vec<_>>(), [last]);
-}
-
-/// The process that has the lock may be stopped.
-#[test]
-fn a_compaction_takes_another_chunk_than_one_that_is_locked() {
-    let path = TestRegionPath::new("locked-chunk");
-    let region = scattered(path.path());
-    let (member, other) = (region.member().unwrap(), region.member().unwrap());
-    let (_, best) = member.chunk_to_compact().unwrap().unwrap();
-    let at = best.word_at(member.map());
-    let compacted = other
-        .operation(|| {
-            let payload = other.acquire(at, LockSlot::Leaf)?;
-            let compacted = member.operation(|| member.compact_one_chunk());
-            other.release(at, LockSlot::Leaf, payload)?;
-            compacted
-        })
-        .unwrap();
-    assert!(compacted.is_some_and(|chunk| chunk != best), "{compacted:?}");
-    // It is tried again when it is fuller or emptier.
-    let next = || member.chunk_to_compact().unwrap().map(|(_, chunk)| chunk);
-    assert_ne!(next(), Some(best));
-    let lent = &member.refusals.lent;
-    lent.tried_chunks.borrow_mut().values_mut().for_each(|used| *used += 1);
-    assert_eq!(next(), Some(best));
 }
