@@ -170,8 +170,7 @@ impl Member {
         for wanted in [Wanted::Partial, Wanted::Empty, Wanted::Closing] {
             let is_vain = match wanted {
                 Wanted::Partial | Wanted::Empty => has_seen_all,
-                // A compaction would copy records into the chunk that it empties.
-                Wanted::Closing => !search.has_closing || self.refusals.lent.is_compacting.get(),
+                Wanted::Closing => !search.has_closing,
             };
             if !is_vain && self.search(u64::MAX, wanted, class, search)? {
                 return Ok(true);
@@ -180,10 +179,9 @@ impl Member {
         Ok(false)
     }
 
-    /// The last chunk of the reserve is kept for the compaction of another one, which gets no
-    /// other.
+    /// The last chunk of the reserve is kept for the compaction of another one.
     pub(crate) fn may_lend(&self, chunk: ChunkIndex) -> bool {
-        self.refusals.lent.is_compacting.get() == (chunk.0 + 1 == self.map().chunks())
+        self.refusals.lent.is_compacting.get() || chunk.0 + 1 < self.map().chunks()
     }
 
     /// Takes memory of the reserve, if the operation may use it.

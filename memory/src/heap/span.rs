@@ -43,19 +43,14 @@ impl Member {
         let hint = self.span_chunk.get().max(first);
         // Chunks whose lock is busy come last: their holder may be stopped. So do closing ones.
         let mut no_pages = None;
-        let is_compacting = self.refusals.lent.is_compacting.get();
-        let chunks = self.map().chunks();
-        let lending = match (is_compacting, self.may_use_reserve.get()) {
-            (true, _) => chunks - 1..chunks,
-            // The last one is kept for compactions.
-            (false, true) => ordinary..chunks - 1,
-            (false, false) => ordinary..ordinary,
-        };
         for skips_busy in [true, false] {
-            if is_compacting && !skips_busy {
-                break; // Records would be copied into the chunk that is emptied.
-            }
-            for chunks in [hint..ordinary, first..ordinary, lending.clone()] {
+            let reserve = match self.map().chunks() {
+                chunks if self.refusals.lent.is_compacting.get() => chunks,
+                // The last one is kept for compactions.
+                chunks if self.may_use_reserve.get() => chunks - 1,
+                _ => ordinary,
+            };
+            for chunks in [hint..ordinary, first..ordinary, ordinary..reserve] {
                 let search = SpanSearch { skips_busy, needs_pages: no_pages.is_some() };
                 match self.take_span_in(chunks, bytes, is_extent, search) {
                     Ok(true) => return Ok(()),

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::{place_of, put_plain, scattered};
+use super::{place_of, put_plain};
 use crate::atomic::Ordering;
 use crate::check::check;
 use crate::fixture::TestRegionPath;
 use crate::heap::cell;
-use crate::heap::chunk::{ChunkIndex, lent, reserve};
+use crate::heap::chunk::{ChunkIndex, lent};
 use crate::layout::ordinary_chunks;
 use crate::member::Member;
 use crate::region::file::{CreateOptions, Region};
@@ -60,17 +60,4 @@ fn what_waited_for_the_end_of_a_pin_is_returned_after_it() {
     member.return_lent_if_due();
     assert_eq!(lent(member.map()).unwrap(), 0);
     assert!(member.has_returned_lent());
-}
-
-/// Otherwise copies would fill what is lent to operations.
-#[test]
-fn only_a_compaction_takes_the_last_chunk_of_the_reserve_and_no_other_one() {
-    let path = TestRegionPath::new("last-chunk");
-    let region = scattered(path.path());
-    let member = region.member().unwrap();
-    let lending = || reserve(member.map()).filter(|chunk| member.may_lend(*chunk));
-    let last = ChunkIndex(member.map().chunks() - 1);
-    assert!(lending().count() > 1 && lending().all(|chunk| chunk != last));
-    member.refusals.lent.is_compacting.set(true);
-    assert_eq!(lending().collect::<Vec<_>>(), [last]);
 }
