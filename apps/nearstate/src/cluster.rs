@@ -247,20 +247,22 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
 
 /// A partition was begun anew at a host: with what, and what is lost.
 fn given_up(to: &str, done: &Value) -> String {
-    let mut text = format!("{to} owns the partition, with what its region has\n");
-    text += &match done["loss"]["longest"].as_u64() {
-        Some(longest) => format!(
-            "given up: what other copies had. The longest one that is known ended at position \
-             {longest} of the log of view {}\n",
-            done["loss"]["origin"]
-        ),
+    let first = format!("{to} owns the partition, with what its region has\n");
+    let loss = match done.pointer("/loss/longest").and_then(Value::as_u64) {
+        Some(longest) => {
+            let origin = done.pointer("/loss/origin").and_then(Value::as_u64).unwrap_or_default();
+            format!(
+                "given up: what other copies had. The longest one that is known ended at position \
+                 {longest} of the log of view {origin}\n"
+            )
+        }
         None => "given up: what other copies had. The position of none is known\n".to_owned(),
     };
     let silent: Vec<&str> = items(done, "silent").filter_map(Value::as_str).collect();
-    if !silent.is_empty() {
-        text += &format!("not compared, because they do not answer: {}\n", silent.join(", "));
+    if silent.is_empty() {
+        return first + &loss;
     }
-    text
+    first + &loss + &format!("not compared, because they do not answer: {}\n", silent.join(", "))
 }
 
 fn print(text: &str, out: &mut impl Write) -> Result<()> {
@@ -371,24 +373,24 @@ fn created(done: &Value) -> String {
              ({reason})\n"
         ),
     };
-    for partition in items(done, "without_owner").filter_map(Value::as_str) {
-        text += &format!(
+    let without_owner = items(done, "without_owner").filter_map(Value::as_str).map(|partition| {
+        format!(
             "{partition} has no owner: `nearstate cluster accept-loss --partition {partition} \
              --to HOST` names it\n"
-        );
-    }
-    for reason in items(done, "leased").filter_map(Value::as_str) {
-        text += &format!("not changed: {reason}\n");
-    }
+        )
+    });
+    let leased = items(done, "leased").filter_map(Value::as_str);
+    text.extend(without_owner.chain(leased.map(|reason| format!("not changed: {reason}\n"))));
     let silent: Vec<&str> = items(done, "silent").filter_map(Value::as_str).collect();
-    if !silent.is_empty() {
-        text += &format!(
-            "not asked, because they do not answer: {}. These hosts must be off. What only they \
-             hold is discarded after accept-loss\n",
-            silent.join(", ")
-        );
+    if silent.is_empty() {
+        return text;
     }
-    text
+    let silent = format!(
+        "not asked, because they do not answer: {}. These hosts must be off. What only they hold \
+         is discarded after accept-loss\n",
+        silent.join(", ")
+    );
+    text + &silent
 }
 
 /// The numbers of hosts of the file.

@@ -75,7 +75,9 @@ fn a_partition_goes_on_when_all_directories_of_the_membership_are_lost() {
     let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
     hosts.write_records();
     (0..NAMES.len()).for_each(|number| hosts.kill(number));
-    NAMES.iter().for_each(|name| hosts.lose_directory(name));
+    for name in NAMES {
+        hosts.lose_directory(name);
+    }
     hosts.run(0);
     hosts.run(1);
     hosts.until_answers(&[0, 1]);
@@ -110,7 +112,9 @@ fn an_interrupted_new_membership_keeps_the_copy_of_the_host_that_waits() {
     let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
     hosts.write_records();
     (0..NAMES.len()).for_each(|number| hosts.kill(number));
-    NAMES.iter().for_each(|name| hosts.lose_directory(name));
+    for name in NAMES {
+        hosts.lose_directory(name);
+    }
     for region in ["a-amf", "b-amf"] {
         std::fs::remove_file(hosts.folder.path(region)).unwrap();
     }

@@ -20,10 +20,12 @@ fn with_lent_records(path: &Path, replaced: u32) -> (Region, Member) {
     let member = region.member().unwrap();
     let table = member.namespace(b"blocks", 2).unwrap();
     let put = |number| member.with_reserve(|| put_plain(&member, table, number, 1000));
-    let count = (0..).take_while(|number| put(*number).is_ok()).count();
+    let count = (0..1_000_000).take_while(|number| put(*number).is_ok()).count();
     assert!(count > replaced as usize);
     let pin = member.pin().unwrap();
-    (0..replaced).for_each(|number| put(number).unwrap());
+    for number in 0..replaced {
+        put(number).unwrap();
+    }
     drop(pin);
     (region, member)
 }

@@ -71,13 +71,17 @@ fn copies(statuses: &[Value]) -> impl Iterator<Item = (&Value, &Value)> {
     statuses.iter().flat_map(of_host)
 }
 
+fn knows_leader(status: &Value) -> bool {
+    status.pointer("/membership/leader").is_some_and(|leader| !leader.is_null())
+}
+
 fn name_of(copy: &Value) -> String {
     copy["partition"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Has the host applied the decision with this index, and has its region seen more than that?
 fn waits_for_more((status, copy): (&Value, &Value), index: u64) -> bool {
-    let is_led = !status["membership"]["leader"].is_null();
+    let is_led = knows_leader(status);
     is_led && has_applied(status, index) && copy["state_is_older"] == true
 }
 
@@ -87,7 +91,7 @@ fn has_applied(status: &Value, index: u64) -> bool {
 
 /// Have all hosts that know a leader applied the decision with this index?
 pub(super) fn have_applied(statuses: &[Value], index: u64) -> bool {
-    let is_led = |status: &&Value| !status["membership"]["leader"].is_null();
+    let is_led = |status: &&Value| knows_leader(status);
     statuses.iter().filter(is_led).all(|status| has_applied(status, index))
 }
 
@@ -124,7 +128,10 @@ pub(super) fn is_unsafe(file: &ClusterFile, statuses: &[Value]) -> Option<String
 
 /// A host that answers has a membership that does not work. It may have voted in one that is there.
 fn failed(statuses: &[Value]) -> Option<String> {
-    let reason = |status: &Value| status["membership"]["failure"].as_str().map(str::to_owned);
+    let reason = |status: &Value| {
+        let failure = status.pointer("/membership/failure")?;
+        failure.as_str().map(str::to_owned)
+    };
     let (status, reason) = statuses.iter().find_map(|status| Some((status, reason(status)?)))?;
     Some(format!(
         "the membership of {} has failed, so it is not known whether a cluster is there \
@@ -206,13 +213,13 @@ pub(super) fn leased(statuses: &[Value], applied: Option<u64>) -> BTreeMap<Strin
 /// the copies were compared.
 fn owned_beside(
     partition: &str,
-    (of_owner, owned): (&Value, &Value),
+    (of_owner, its_copy): (&Value, &Value),
     (of_waiting, waiting): (&Value, &Value),
 ) -> String {
     let (owner, host) = (host_of(of_owner), host_of(of_waiting));
-    let ((origin, position), (origin_waiting, position_waiting)) = (held(owned), held(waiting));
+    let ((origin, position), (origin_waiting, position_waiting)) = (held(its_copy), held(waiting));
     let repeat = format!("stop the node of {owner}, and repeat the command with --without {owner}");
-    let advice = if held(waiting) > held(owned) {
+    let advice = if held(waiting) > held(its_copy) {
         format!("The copy of {host} holds more: {repeat}")
     } else {
         format!(
