@@ -218,8 +218,8 @@ impl Member {
         lent * COMPACT_SHARE > reserve && lent >= again_at.min(reserve / 2)
     }
 
-    /// Moves the records of the chunk with the most free units into the last chunk of the reserve,
-    /// which is lent to nothing else. Then the chunk is one run, which takes them all back, and as
+    /// Moves the records of the chunk with the most free units into the reserve, whose last chunk
+    /// is lent to nothing else. Then the chunk is one run, which takes them all back, and as
     /// many of the others as its free units are worth.
     fn compact_one_chunk(&self) -> Result<()> {
         let mut best: Option<(u64, ChunkIndex)> = None;

@@ -262,7 +262,8 @@ impl Member {
     /// moved together, as far as that makes room, and the operation runs again. If it is still
     /// full, the operation runs once more and may use the reserve, provided that it does not make
     /// the content of the region larger: deleting, collecting, and replacing by as much or less
-    /// always succeed, unless the record is longer than the rest of the reserve.
+    /// always succeed, unless the record is longer than the rest of the reserve, or readers hold
+    /// back as much as the reserve has.
     ///
     /// # Errors
     /// Those of the operation. It must change nothing if it fails.

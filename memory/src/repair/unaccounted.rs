@@ -80,7 +80,7 @@ fn removed_namespace(
         if word != 0 {
             let at = segment_of_word(word)?;
             debug_assert!(at.is_multiple_of(LINE), "a segment begins at a line");
-            ranges.push((at, at + LINE * (buckets_of(segment) + 1)));
+            ranges.push((at, at.saturating_add(LINE * (buckets_of(segment) + 1))));
         }
     }
     cell_at(map, catalog_at(index) + CATALOG_RING, ranges)
