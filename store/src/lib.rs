@@ -95,6 +95,6 @@ pub use txn::address::Address;
 pub use txn::for_update::RecordForUpdate;
 pub use txn::object::Objects;
 pub use txn::write::{Condition, Outcome};
-pub use txn::{RetryPolicy, Txn};
+pub use txn::{RUNS_MIN, RetryPolicy, Txn};
 pub use watch::event::{Event, EventKind, TagValue};
 pub use watch::{Filter, Notice, Waiter, Watch, WatchPosition};

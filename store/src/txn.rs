@@ -41,10 +41,14 @@ use crate::txn::write_set::{WriteSet, torn};
 pub struct RetryPolicy {
     /// The largest number of runs, including the first.
     pub tries: u32,
-    /// No further run starts after this time. A run is not interrupted, and its commit may wait for
-    /// locks for a second.
+    /// No further run starts after this time, except the first [`RUNS_MIN`]. A run is not
+    /// interrupted, and its commit may wait for locks for a second.
     pub within: Option<Duration>,
 }
+
+/// As many runs are allowed whatever time they take. A process that gets no processor during its
+/// first run has had one conflict: that is no sign of conflicts that last.
+pub const RUNS_MIN: u32 = 4;
 
 /// The largest number of evacuations that free memory for one transaction.
 const EVACUATIONS_MAX: u32 = 4;
@@ -193,7 +197,7 @@ impl Session {
                 Err(_) if txn.has_conflict() => {}
                 Err(error) => return Err(error),
             }
-            if tries >= retry_policy.tries || is_late() {
+            if tries >= retry_policy.tries || tries >= RUNS_MIN && is_late() {
                 return Err(Error::Deadline { tries }.into());
             }
             self.pause(tries);

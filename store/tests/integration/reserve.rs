@@ -107,3 +107,63 @@ fn a_session_that_only_uses_transactions_recovers_the_reserve_after_a_view() {
     drop((session, reader, region));
     clean(&folder.path);
 }
+
+/// A view holds what was live when it began. What is written and replaced later comes free, so a
+/// working set that the reserve can hold twice is updated any number of times.
+#[test]
+fn while_a_view_is_held_a_small_working_set_is_updated_any_number_of_times() {
+    const MOST: usize = 4000;
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let (reader, _) = open(&region);
+    let count = fill_mixed(&session, ns, MOST);
+    let bytes = vec![8; MOST];
+    let view = reader.get(ns, &key(count - 1)).unwrap().unwrap();
+    for round in 0..100 {
+        for number in 0..100 {
+            session.put(ns, &key(number), &bytes[..size_of(number, MOST)]).unwrap_or_else(
+                |error| panic!("update {number} of round {round} of {count} records: {error}"),
+            );
+        }
+    }
+    drop(view);
+    drop((session, reader, region));
+    clean(&folder.path);
+}
+
+/// Each update is one of those in flight at once, for each of which the reserve has room.
+#[test]
+fn several_sessions_at_once_update_a_full_region() {
+    const MOST: usize = 4000;
+    const UPDATES: u32 = 5000;
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let count = fill_mixed(&session, ns, MOST);
+    let refused: Vec<(u32, String)> = std::thread::scope(|scope| {
+        let updaters: Vec<_> = (1..=3)
+            .map(|seed| {
+                let region = &region;
+                scope.spawn(move || {
+                    let (session, ns) = open(region);
+                    let mut numbers = Numbers { state: seed, count };
+                    let bytes = vec![seed as u8; MOST];
+                    let mut refused = Vec::new();
+                    for round in 0..UPDATES {
+                        let number = numbers.next();
+                        let value = &bytes[..size_of(number, MOST)];
+                        if let Err(error) = session.put(ns, &key(number), value) {
+                            refused.push((round, error.to_string()));
+                        }
+                    }
+                    refused
+                })
+            })
+            .collect();
+        updaters.into_iter().flat_map(|updater| updater.join().unwrap()).collect()
+    });
+    assert!(refused.is_empty(), "{} refused: {:?}", refused.len(), refused.first());
+    drop((session, region));
+    clean(&folder.path);
+}

@@ -2,8 +2,9 @@
 //! refusals.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use nearstate_store::{BlockChange, Error, Kind, Namespace, RetryPolicy, Schema, limits};
+use nearstate_store::{BlockChange, Error, Kind, Namespace, RUNS_MIN, RetryPolicy, Schema, limits};
 
 use crate::fixture::{TestRegion, open};
 
@@ -76,16 +77,19 @@ fn retries_are_bounded_and_end_with_deadline() {
     let (session, ue) = open(&fixture.region);
     let (other, _) = open(&fixture.region);
     session.put(ue, b"a", b"0").unwrap();
-    let mut runs = 0;
-    let retry_policy = RetryPolicy { tries: 7, within: None };
-    let refused = session.transact_within(retry_policy, |txn| {
-        runs += 1;
-        txn.get(ue, b"a")?;
-        other.put(ue, b"a", b"1")?;
-        txn.put(ue, b"a", b"2")
-    });
-    assert_eq!(refused, Err(Error::Deadline { tries: 7 }));
-    assert_eq!(runs, 7);
+    // A time limit that has passed leaves the least number of runs.
+    let limits = [(7, None, 7), (7, Some(Duration::ZERO), RUNS_MIN), (2, Some(Duration::ZERO), 2)];
+    for (tries, within, expected) in limits {
+        let mut runs = 0;
+        let refused = session.transact_within(RetryPolicy { tries, within }, |txn| {
+            runs += 1;
+            txn.get(ue, b"a")?;
+            other.put(ue, b"a", b"1")?;
+            txn.put(ue, b"a", b"2")
+        });
+        assert_eq!(refused, Err(Error::Deadline { tries: expected }));
+        assert_eq!(runs, expected);
+    }
 }
 
 #[test]

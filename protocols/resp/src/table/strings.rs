@@ -88,7 +88,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Returns the values of one or more keys.",
         complexity: "O(N), N keys",
         differs: "Returns the values of one instant, for up to 4096 keys. Answers BUSY if other \
-                  clients' writes to these keys leave none within 100 ms.",
+                  clients' writes to these keys leave none in 100 ms and four attempts.",
         ..ROW
     },
     RespCommand {
