@@ -5,6 +5,7 @@
 //! have, except that a chain of overflow lines is replaced as a whole.
 
 mod lent;
+mod waiting;
 mod joining;
 mod moving;
 

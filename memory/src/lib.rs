@@ -67,7 +67,7 @@ pub use layout::Corruption;
 pub use log::entry::{LogEntry, LoggedRecord, log_mark};
 pub use log::reader::{LogProgress, LogRead, LogReader, LogWaiter, PositionState};
 pub use member::advisory_lock::AdvisoryLock;
-pub use member::refusals::FreeWatch;
+pub use member::refusals::{FreeWatch, ReaderWaits};
 pub use member::stalled::{HeldLock, StallDecision, StallHook, StalledHolder};
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;

@@ -111,7 +111,8 @@ impl Session {
     ///
     /// `body` may return any error type that converts from the store's. It runs again only after a
     /// conflict that the store has reported to `body` or at the commit, or after `Full` at the
-    /// commit if moving live records frees memory, or expired records were collected. Every
+    /// commit if memory can be freed: live records are moved, expired ones are collected, and
+    /// a transaction that makes the content no larger waits for readers, 100 ms at most. Every
     /// other error ends the transaction and is returned unchanged.
     ///
     /// ```
@@ -182,10 +183,8 @@ impl Session {
                         // The next run starts with an evacuation, which needs a session without a
                         // pin.
                         let has_tries = tries < retry_policy.tries;
-                        let may_run = has_tries
-                            && (start.is_none() && self.may_evacuate(&mut attempts)?
-                                || !is_late() && self.collect_for_room(&mut attempts.collections));
-                        if !may_run {
+                        let may_run = has_tries && !is_late();
+                        if !may_run || !self.makes_room(&mut attempts, start.is_some())? {
                             return Err(full.into());
                         }
                         continue;

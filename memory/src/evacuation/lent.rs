@@ -4,19 +4,28 @@
 //! A record that is replaced by one of its size leaves a free range of that size. Without the move,
 //! records of all sizes would fill the reserve, and the free memory would be ranges elsewhere of
 //! which each is too short for most records.
+//!
+//! What a member remembers of its returns (`LentRecords`), and until when:
+//!
+//! - `is_due`: this member had a pin, or readers made a return vain. Until the next return.
+//! - `vain_left`, `vain_readers`: the last return brought little back while these readers were
+//!   stalled, so the next 64 are left out. Until others are stalled, or a wait has seen one end.
+//! - `compacted_at`: the last compaction was vain. Until more is lent, or a wait has seen a reader
+//!   end.
+//! - `has_returned`: a return has brought something back. Until the reserve is used again.
+//! - `is_wait_due`: an operation was refused while this member had a pin. Until the next wait
+//!   (`waiting.rs`).
+//! - `waited_for`: readers that did not end during a wait. Until they end.
+//! - `vain_wait`: no more was free after a wait. Until the lent or the free units change.
 
-use std::time::Instant;
-
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Result};
 
 use super::moving::LiveCell;
-use super::{ClosingChunks, Evacuation, READERS_PAUSE, READERS_WAIT_MAX};
+use super::{ClosingChunks, Evacuation};
 use crate::heap::cell;
 use crate::heap::chunk::{ChunkIndex, chunks_used, lent, reserve, state_of};
-use crate::heap::refusal::pins;
 use crate::index::bucket::load;
 use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
-use crate::member::pin::DISTANCE;
 use crate::member::{AfterFull, Member, pin};
 
 /// The share of the reserve that may be lent before a chunk is compacted: what is left takes the
@@ -36,12 +45,10 @@ const RETURN_SHARE: u64 = 8;
 /// readers are stalled: others may have freed memory. It reads all of the reserve.
 const VAIN_RETURNS: u32 = 64;
 
-/// Writes after a return in vain until the next look at the readers: it takes a barrier.
+/// Writes after a return in vain until the next look at the readers, which takes a barrier. Each
+/// look in vain doubles them up to the second figure.
 const VAIN_WRITES: u32 = 16;
-
-/// The most waits before an operation is refused: other operations may take what one of them has
-/// freed, and each of them ends.
-pub(super) const WAITS_MAX: u32 = 8;
+const VAIN_WRITES_MAX: u32 = 256;
 
 impl Member {
     /// After a write: does what waited for the end of this member's last pin, or of readers that a
@@ -55,18 +62,23 @@ impl Member {
         }
     }
 
-    /// The writes since the return in vain may have needed no reserve: without this, it would still
-    /// be lent when the next reader begins.
+    /// Writes after a return in vain may need no reserve. If they did not look, what was lent then
+    /// would still be lent when the next reader begins.
     #[cold]
     fn return_lent_late(&self) {
         if self.has_pin() {
             return;
         }
         let known = &self.refusals.lent;
-        known.writes.set(known.writes.get().wrapping_add(1));
-        if known.vain_left.get() == 0 || known.writes.get().is_multiple_of(VAIN_WRITES) {
-            let _ = self.return_lent();
+        let (left, pause) = known.writes_left.get();
+        if known.vain_left.get() != 0 && left != 0 {
+            known.writes_left.set((left - 1, pause));
+            return;
         }
+        let _ = self.return_lent();
+        let is_vain = known.vain_left.get() != 0;
+        let pause = if is_vain { (2 * pause).clamp(VAIN_WRITES, VAIN_WRITES_MAX) } else { 0 };
+        known.writes_left.set((pause, pause));
     }
 
     /// Before an operation uses the reserve: if much of it is lent, and no operation has brought it
@@ -86,88 +98,6 @@ impl Member {
             self.check_usable()?;
         }
         Ok(())
-    }
-
-    /// Before an operation is refused that may use the reserve: waits for the readers that hold
-    /// what was replaced, and brings back what the reserve has lent. True if it should run again.
-    /// `waits` counts the calls for one operation.
-    ///
-    /// A reader for which a wait was in vain is not waited for again.
-    ///
-    /// Cost: at most [`READERS_WAIT_MAX`] for each reader, and a return.
-    ///
-    /// # Errors
-    /// `Forked`, `SessionStopped`, `Damaged` (the file is truncated).
-    #[cold]
-    pub(crate) fn waits_for_lent(&self, waits: &mut u32) -> Result<bool> {
-        invariant!(!self.has_pin(), "two members with pins would wait for each other");
-        invariant!(!self.may_use_reserve.get(), "what the reserve has lent is moved into it");
-        let known = &self.refusals.lent;
-        known.has_returned.set(false);
-        if *waits >= WAITS_MAX || *waits == 0 && self.is_wait_vain()? {
-            return Ok(false);
-        }
-        *waits += 1;
-        let has_ended = self.wait_for_new_readers()?;
-        known.vain_left.set(0);
-        known.compacted_at.set(0);
-        let _ = self.return_lent();
-        self.check_usable()?;
-        known.vain_wait.set(if known.has_returned.get() { 0 } else { lent(self.map())? });
-        Ok(has_ended || known.has_returned.get())
-    }
-
-    /// As [`Member::waits_for_lent`], for an operation that was refused while this member had a
-    /// pin, which has ended.
-    ///
-    /// # Errors
-    /// As [`Member::waits_for_lent`].
-    #[cold]
-    pub fn waits_for_lent_if_due(&self, waits: &mut u32) -> Result<bool> {
-        if !self.refusals.lent.is_wait_due.replace(false) || self.has_pin() {
-            return Ok(false);
-        }
-        self.waits_for_lent(waits)
-    }
-
-    /// True if the last wait has brought nothing back, as much is lent as then, and no other reader
-    /// than those for which this member has waited holds anything.
-    fn is_wait_vain(&self) -> Result<bool> {
-        let known = &self.refusals.lent;
-        if known.vain_wait.get() == 0 || known.vain_wait.get() != lent(self.map())? {
-            return Ok(false);
-        }
-        self.advance()?;
-        let old = self.old_readers(pin::birth_epoch(self.epoch()))?;
-        Ok(*known.waited_for.borrow() == old)
-    }
-
-    /// Waits until no reader can hold what was retired until now, except those for which this
-    /// member has waited before. True if none is left.
-    fn wait_for_new_readers(&self) -> Result<bool> {
-        self.operation(|| self.free_all())?;
-        let retired = pin::birth_epoch(self.epoch());
-        let since = Instant::now();
-        loop {
-            // Others, which have the processor meanwhile, may be what it waits for.
-            std::thread::park_timeout(READERS_PAUSE);
-            self.advance()?;
-            let old: Vec<u64> = self.old_readers(retired)?;
-            let mut waited_for = self.refusals.lent.waited_for.borrow_mut();
-            waited_for.retain(|start| old.contains(start));
-            let is_late = since.elapsed() > READERS_WAIT_MAX;
-            if is_late || old.iter().all(|start| waited_for.contains(start)) {
-                let is_free = old.is_empty();
-                *waited_for = old;
-                return Ok(is_free);
-            }
-        }
-    }
-
-    /// The starts of the pins that may hold what was retired in this epoch.
-    fn old_readers(&self, retired: u64) -> Result<Vec<u64>> {
-        let is_old = |pin: &(u32, u64)| pin.1 < retired + DISTANCE;
-        Ok(pins(self.map())?.filter(is_old).map(|(_, start)| start).collect())
     }
 
     /// True if the reserve has got something back since the last operation that needed it began: an
@@ -197,9 +127,9 @@ impl Member {
         let (is_known, wanted) = (self.refusals.is_known.replace(false), self.wanted_units.get());
         let after_full = self.after_full.replace(AfterFull::Error);
         let done = self.operation(|| {
+            let before = lent(self.map())?;
             // What a transaction has replaced was held by its own pin.
             self.free_all()?;
-            let before = lent(self.map())?;
             self.move_lent(chunks)?;
             self.compact_if_due()?;
             self.note_return(before)

@@ -5,6 +5,7 @@ use nearstate_model::{Error, Result};
 use crate::heap::allocate::JOINS_MAX;
 use crate::heap::held;
 use crate::heap::refill::no_room;
+use crate::member::refusals::ReaderWaits;
 use crate::member::{AfterFull, Member};
 
 impl Member {
@@ -13,14 +14,15 @@ impl Member {
     /// full, the operation runs once more and may use the reserve, provided that it does not make
     /// the content of the region larger: deleting, collecting, and replacing by as much or less
     /// always succeed, unless the record is longer than the rest of the reserve, or readers hold
-    /// back as much as the reserve has.
+    /// back as much as the reserve has. Before such an operation is refused it waits for readers,
+    /// 100 ms at most, and runs again.
     ///
     /// # Errors
     /// Those of the operation. It must change nothing if it fails.
     #[inline]
     pub fn with_reserve<T>(&self, mut operation: impl FnMut() -> Result<T>) -> Result<T> {
         let mut refusal: Option<(Error, bool)> = None;
-        let (mut evacuations, mut waits) = (0, 0);
+        let (mut evacuations, mut waits) = (0, ReaderWaits::default());
         self.after_full.set(AfterFull::Join(JOINS_MAX));
         // One call in a loop, so that it is part of its caller.
         loop {
@@ -33,20 +35,19 @@ impl Member {
                 }
                 done
             });
-            if let Some((full, is_of_heap)) = refusal {
-                if !is_of_heap || !self.may_run_again(&done, &mut waits)? {
-                    return self.end_reserve(done, (full, is_of_heap));
+            if let Some(full) = refusal {
+                match self.may_run_again(&done, full.1, &mut waits) {
+                    Ok(true) => refusal = Some(full),
+                    Ok(false) => return self.end_reserve(done, full),
+                    Err(error) => return self.end_reserve(Err(error), full),
                 }
-                refusal = Some((full, is_of_heap));
                 continue;
             }
             match done {
                 Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
                     let is_of_heap = self.wanted_units.get() != 0;
                     if !self.has_room_after(&mut evacuations)? {
-                        self.restore_reserve()?;
-                        self.refusals.lent.is_growth.set(false);
-                        self.may_use_reserve.set(true);
+                        self.begin_reserve()?;
                         refusal = Some((full, is_of_heap));
                     }
                 }
@@ -57,6 +58,19 @@ impl Member {
                 }
             }
         }
+    }
+
+    /// Before an operation runs again with the reserve.
+    #[cold]
+    fn begin_reserve(&self) -> Result<()> {
+        let restored = self.restore_reserve();
+        if restored.is_err() {
+            self.after_full.set(AfterFull::Error);
+        }
+        restored?;
+        self.refusals.lent.is_growth.set(false);
+        self.may_use_reserve.set(true);
+        Ok(())
     }
 
     /// After an operation found no room: true if it should run again without the reserve.
@@ -85,22 +99,30 @@ impl Member {
         Ok(has_room)
     }
 
-    /// After an operation that may use the reserve: true if it was refused, and waiting has made
-    /// room for it. While this member has a pin, [`Member::waits_for_lent_if_due`] waits later.
+    /// After an operation that may use the reserve: true if it was refused, and should run again
+    /// after a wait. While this member has a pin, [`Member::wait_and_return_if_due`] waits later.
     #[cold]
-    fn may_run_again<T>(&self, done: &Result<T>, waits: &mut u32) -> Result<bool> {
+    fn may_run_again<T>(
+        &self,
+        done: &Result<T>,
+        is_of_heap: bool,
+        waits: &mut ReaderWaits,
+    ) -> Result<bool> {
         let known = &self.refusals.lent;
-        let is_refused = matches!(done, Err(Error::Full { .. })) && !known.is_growth.get();
+        let is_full = is_of_heap && matches!(done, Err(Error::Full { .. }));
+        let is_refused = is_full && !known.is_growth.get();
         known.is_wait_due.set(is_refused && self.has_pin());
         if !is_refused || self.has_pin() {
             return Ok(false);
         }
         self.may_use_reserve.set(false);
-        let may_run = self.waits_for_lent(waits)?;
+        let may_run = self.wait_and_return(waits);
         self.may_use_reserve.set(true);
-        // What has come free may be elsewhere.
-        self.refusals.is_known.set(self.refusals.is_known.get() && !may_run);
-        Ok(may_run)
+        if may_run == Ok(true) {
+            // What has come free may be elsewhere.
+            self.refusals.is_known.set(false);
+        }
+        may_run
     }
 
     /// Ends the use of the reserve. If the operation does not fit into the reserve either, its

@@ -50,6 +50,17 @@ pub struct FreeWatch {
     pub(crate) members: u64,
 }
 
+/// The waits for readers on behalf of one operation that a full heap has refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReaderWaits {
+    /// The operation has run again this many times.
+    pub(crate) runs: u32,
+    /// All waits end then.
+    pub(crate) until: Option<Instant>,
+    /// A wait after which no more was free.
+    pub(crate) was_vain: bool,
+}
+
 /// What a search in vain depends on.
 #[derive(Debug, Default)]
 pub(crate) struct KnownRefusal {
@@ -93,8 +104,9 @@ pub(crate) struct LentRecords {
     pub(crate) has_returned: Private<bool>,
     /// Returns that are left out, because the last one was in vain.
     pub(crate) vain_left: Private<u32>,
-    /// Writes while a return is due.
-    pub(crate) writes: Private<u32>,
+    /// Writes until the next look at the readers of a return in vain, and how many there were
+    /// before the last one.
+    pub(crate) writes_left: Private<(u32, u32)>,
     /// The starts of the pins that were stalled then.
     pub(crate) vain_readers: RefCell<Vec<u64>>,
     /// The current operation was refused the reserve, because it makes the content larger.
@@ -102,8 +114,8 @@ pub(crate) struct LentRecords {
     /// An operation that may use the reserve was refused while this member had a pin: it waits for
     /// readers when that has ended.
     pub(crate) is_wait_due: Private<bool>,
-    /// What was lent after the last wait for readers, if that brought nothing back.
-    pub(crate) vain_wait: Private<u64>,
+    /// The units that were lent, and those that were free, after a wait that was in vain.
+    pub(crate) vain_wait: Private<Option<(u64, u64)>>,
     /// The starts of the pins for which an operation has waited in vain.
     pub(crate) waited_for: RefCell<Vec<u64>>,
 }

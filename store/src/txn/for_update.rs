@@ -87,8 +87,9 @@ impl Session {
             return Err(wrong_kind(Kind::Counters, "get the value", ""));
         }
         let (table, hash) = (self.table(namespace)?, self.hash(key));
-        // The last update had a pin while it used the reserve of a full heap.
+        // The last update had a pin while it used the reserve of a full heap, or was refused it.
         self.member.return_lent_if_due();
+        self.member.wait_and_return_if_due(&mut nearstate_memory::ReaderWaits::default())?;
         let pin = self.member.pin()?;
         let found = self.member.lookup(table, hash, key)?;
         table.check_current(namespace.index)?;

@@ -1,5 +1,6 @@
 //! What makes room for a transaction that a full heap has refused, so that it runs again.
 
+use nearstate_memory::ReaderWaits;
 use nearstate_model::Result;
 
 use crate::session::Session;
@@ -11,29 +12,36 @@ const EVACUATIONS_MAX: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct RoomAttempts {
     evacuations: u32,
-    /// Waits for readers.
-    waits: u32,
+    waits: ReaderWaits,
     /// Collections of expired records.
-    pub(crate) collections: u32,
+    collections: u32,
 }
 
 impl Session {
+    /// After a transaction was refused by a full heap: true if it should run again. A transaction
+    /// with a time limit evacuates nothing.
+    #[cold]
+    pub(crate) fn makes_room(
+        &self,
+        attempts: &mut RoomAttempts,
+        has_time_limit: bool,
+    ) -> Result<bool> {
+        Ok(!has_time_limit && self.may_evacuate(attempts)?
+            || self.member.wait_and_return_if_due(&mut attempts.waits)?
+            || self.collect_for_room(&mut attempts.collections))
+    }
+
     /// True if an evacuation can free memory for a transaction that found none, or if the reserve
     /// has got back what it had lent, so that it can lend again.
-    #[cold]
-    pub(crate) fn may_evacuate(&self, attempts: &mut RoomAttempts) -> Result<bool> {
-        let is_due = self.member.is_evacuation_due() || self.member.has_returned_lent();
-        if is_due && attempts.evacuations < EVACUATIONS_MAX {
-            attempts.evacuations += 1;
-            return Ok(true);
+    fn may_evacuate(&self, attempts: &mut RoomAttempts) -> Result<bool> {
+        if !self.member.is_evacuation_due() && !self.member.has_returned_lent() {
+            return Ok(false);
         }
-        // Others have replaced records that readers hold.
-        if self.member.waits_for_lent_if_due(&mut attempts.waits)? {
-            return Ok(true);
-        }
-        if is_due {
+        attempts.evacuations += 1;
+        if attempts.evacuations > EVACUATIONS_MAX {
             self.member.note_vain_evacuation()?;
+            return Ok(false);
         }
-        Ok(false)
+        Ok(true)
     }
 }

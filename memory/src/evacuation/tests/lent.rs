@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::super::waiting::RUNS_AFTER_WAITS_MAX;
 use super::{place_of, put_plain};
 use crate::atomic::Ordering;
 use crate::check::check;
@@ -10,6 +11,8 @@ use crate::heap::cell;
 use crate::heap::chunk::{ChunkIndex, lent};
 use crate::layout::ordinary_chunks;
 use crate::member::Member;
+use crate::member::pin::birth_epoch;
+use crate::member::refusals::ReaderWaits;
 use crate::region::file::{CreateOptions, Region};
 
 /// A region that is full, of which the reserve has lent memory to these records: this member had a
@@ -64,35 +67,74 @@ fn what_waited_for_the_end_of_a_pin_is_returned_after_it() {
     assert!(member.has_returned_lent());
 }
 
-#[test]
-fn a_stopped_reader_is_waited_for_once_and_ended_readers_let_the_operation_run_again() {
-    let path = TestRegionPath::new("waits");
-    let (region, member) = with_lent_records(path.path(), 200);
+/// A reader that holds all that records in the reserve have replaced.
+fn with_reader(region: &Region, member: &Member) -> (Member, impl Fn() -> usize) {
+    let table = member.namespace(b"blocks", 2).unwrap();
     let reader = region.member().unwrap();
-    let (mut view, mut waits) = (Some(reader.pin().unwrap()), 0);
-    let may_run = member.waits_for_lent(&mut waits).unwrap();
-    assert_eq!((may_run, waits), (member.has_returned_lent(), 1), "a reader is left");
-    let known = || member.refusals.lent.waited_for.borrow().len();
+    std::mem::forget(reader.pin().unwrap());
+    for number in 0..100 {
+        member.with_reserve(|| put_plain(member, table, number, 1000)).unwrap();
+    }
+    (reader, || member.refusals.lent.waited_for.borrow().len())
+}
+
+#[test]
+fn a_reader_that_does_not_end_is_waited_for_once() {
+    let path = TestRegionPath::new("waits");
+    let (region, member) = with_lent_records(path.path(), 1);
+    let (reader, known) = with_reader(&region, &member);
+    let mut waits = ReaderWaits::default();
+    assert!(!member.wait_and_return(&mut waits).unwrap(), "nothing has come free");
     assert_eq!(known(), 1, "the reader is remembered");
-    drop(view.take());
-    waits = 0;
-    assert!(member.waits_for_lent(&mut waits).unwrap(), "no reader is left");
-    assert_eq!((waits, known(), lent(member.map()).unwrap()), (1, 0, 0));
-    // Never more often than this for one operation.
-    waits = super::super::lent::WAITS_MAX;
-    assert!(!member.waits_for_lent(&mut waits).unwrap());
+    let (before, epoch) = (lent(member.map()).unwrap(), birth_epoch(member.epoch()));
+    assert!(before > 1000, "{before} units are lent");
+    assert!(!member.wait_and_return(&mut ReaderWaits::default()).unwrap());
+    assert!(birth_epoch(member.epoch()) <= epoch + 8, "it has waited again, for many epochs");
+    drop(reader);
+    assert!(member.wait_and_return(&mut ReaderWaits::default()).unwrap(), "no reader is left");
+    assert_eq!((known(), lent(member.map()).unwrap()), (0, 0));
+    assert!(!member.wait_and_return(&mut ReaderWaits::default()).unwrap(), "nothing is lent");
+}
+
+#[test]
+fn an_operation_runs_again_a_limited_number_of_times() {
+    let path = TestRegionPath::new("runs");
+    let (region, member) = with_lent_records(path.path(), 1);
+    let (reader, _) = with_reader(&region, &member);
+    let mut waits = ReaderWaits { runs: RUNS_AFTER_WAITS_MAX, ..ReaderWaits::default() };
+    assert!(!member.wait_and_return(&mut waits).unwrap());
+    drop(reader);
+    assert!(!member.wait_and_return(&mut waits).unwrap(), "it has run often enough");
+    assert!(member.wait_and_return(&mut ReaderWaits::default()).unwrap());
 }
 
 #[test]
 fn an_operation_that_makes_the_content_larger_does_not_wait() {
     let path = TestRegionPath::new("growth");
     let (region, member) = with_lent_records(path.path(), 1);
-    let reader = region.member().unwrap();
-    let _view = reader.pin().unwrap();
+    let (_reader, known) = with_reader(&region, &member);
     let table = member.namespace(b"blocks", 2).unwrap();
     let refused = member.with_reserve(|| put_plain(&member, table, 0, 2000));
     assert!(matches!(refused, Err(nearstate_model::Error::Full { .. })), "{refused:?}");
-    let known = &member.refusals.lent;
-    assert!(known.is_growth.get() && known.waited_for.borrow().is_empty());
-    assert!(!member.waits_for_lent_if_due(&mut 0).unwrap(), "nothing is due");
+    assert_eq!(known(), 0, "it has waited");
+    assert!(!member.wait_and_return_if_due(&mut ReaderWaits::default()).unwrap());
+}
+
+#[test]
+fn an_operation_with_a_pin_waits_after_it() {
+    let path = TestRegionPath::new("wait-due");
+    let (region, member) = with_lent_records(path.path(), 1);
+    let (reader, known) = with_reader(&region, &member);
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let pin = member.pin().unwrap();
+    let numbers = 100..10_000;
+    let refused = numbers
+        .map(|number| member.with_reserve(|| put_plain(&member, table, number, 1000)))
+        .find_map(Result::err);
+    assert!(matches!(refused, Some(nearstate_model::Error::Full { .. })), "{refused:?}");
+    assert_eq!(known(), 0, "it has waited with a pin");
+    drop(pin);
+    drop(reader);
+    assert!(member.wait_and_return_if_due(&mut ReaderWaits::default()).unwrap());
+    assert!(!member.wait_and_return_if_due(&mut ReaderWaits::default()).unwrap(), "once");
 }
