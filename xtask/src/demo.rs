@@ -22,8 +22,10 @@ const SAVED: &str = "report/demo.json";
 /// The page of the cluster that loses a host.
 const CLUSTER_REPORT: &str = "report/cluster.html";
 const SECONDS_MAX: f64 = 120.0;
+/// How the program is built: a user waits for it.
+const PROFILE: [&str; 2] = ["--profile", "demo"];
 
-/// Builds the release program and lets it run the workload. `--ues N` changes how many UEs.
+/// Builds the program and lets it run the workload. `--ues N` changes how many UEs.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<bool, String> {
     let ues = match words {
         [] => UES,
@@ -31,17 +33,18 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<bool, String> {
         _ => return Err("the only option is `--ues N`, such as `--ues 10000`".to_owned()),
     };
     packages::install_missing(packages::ALL)?;
-    println!("building the release program (once; a few minutes on two cores)");
-    run::show(
-        run::cargo().args(["build", "--release", "--package", "nearstate"]).current_dir(root),
-    )?;
+    println!("building the program (once; a few minutes on two cores)");
+    let build = ["build", "--package", "nearstate"];
+    run::show(run::cargo().args(build).args(PROFILE).current_dir(root))?;
     let report = root.join(REPORT);
     let folder = report.parent().ok_or("the report has no folder")?;
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let begun = Instant::now();
     run::show(
         run::cargo()
-            .args(["run", "--quiet", "--release", "--package", "nearstate", "--"])
+            .args(["run", "--quiet", "--package", "nearstate"])
+            .args(PROFILE)
+            .arg("--")
             .args(RUN)
             .args(["--records", ues, "--ops", OPS_MAX, "--warm-up", "2000"])
             .args(["--rounds", ROUNDS, "--round-time", ROUND_TIME])
@@ -57,7 +60,9 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<bool, String> {
     println!("\na cluster of three nodes loses the host of the owner");
     run::show(
         run::cargo()
-            .args(["run", "--quiet", "--release", "--package", "nearstate", "--"])
+            .args(["run", "--quiet", "--package", "nearstate"])
+            .args(PROFILE)
+            .arg("--")
             .args(["cluster", "demo", "--report", CLUSTER_REPORT])
             .current_dir(root),
     )?;
