@@ -179,12 +179,12 @@ impl Session {
                 Ok(done) => match txn.commit() {
                     Ok(()) => return Ok(done),
                     Err(Error::Conflict { .. }) => {}
-                    Err(full @ Error::Full { .. }) => {
+                    Err(full @ (Error::Full { .. } | Error::LimitReached { .. })) => {
                         // The next run starts with an evacuation, which needs a session without a
                         // pin.
                         let has_tries = tries < retry_policy.tries;
                         let may_run = has_tries && !is_late();
-                        if !may_run || !self.makes_room(&mut attempts, start.is_some())? {
+                        if !may_run || !self.makes_room(&full, &mut attempts, start.is_some())? {
                             return Err(full.into());
                         }
                         continue;

@@ -75,6 +75,10 @@ pub(crate) struct InternalCache {
     pub(crate) none_due_ms: Cell<u64>,
     /// How far its collections of expired records have come.
     pub(crate) expiry_pass: RefCell<ExpiryPass>,
+    /// The tree of the order of expiry that it sweeps, and the last entry at which it has looked.
+    pub(crate) expiry_sweep: RefCell<(u64, Vec<u8>)>,
+    /// Collections until the next sweep, and between the last two.
+    pub(crate) sweep_pause: Cell<(u32, u32)>,
     /// Tags of namespaces, each with the generation at which they were read.
     pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
     /// The buffer for the key of a posting that is looked up.

@@ -2,12 +2,16 @@
 //! expiry time again, so a record expires once even if several processes collect.
 //!
 //! The order of expiry has an entry for each record with an expiry time, at or before that time. A
-//! write that postpones the expiry, or deletes the record, leaves the entry unchanged; the
-//! collector moves or removes it when its time has come. So a record that is written again and
-//! again has one entry while its expiry is only postponed. Each deletion leaves one until its time.
+//! write that postpones the expiry leaves the entry unchanged; the collector moves it when its time
+//! has come. So a record that is written again and again has one entry while its expiry is only
+//! postponed. A transaction that deletes the record, or after which it never expires, removes the
+//! entry of that time from the tree of its own member. What others leave, and deletions without a
+//! transaction, is found by a *sweep*, which looks at some entries of times to come.
 //!
 //! A host that follows another one judges no expiry of the other's records: their deletion follows.
 //! It does remove and move their entries, which no log has.
+
+mod sweep;
 
 use std::ops::Bound;
 
@@ -48,6 +52,16 @@ const COLLECTIONS_FOR_ROOM: u32 = 4;
 /// some hundred microseconds. The next call continues behind them.
 const SKIPPED_MAX: usize = 1024;
 
+/// The same for a writer that collects: together some tens of microseconds.
+const SKIPPED_ASIDE_MAX: usize = 4;
+
+/// Entries at which a call of [`Session::collect_expired`] looks before their time: some tens of
+/// microseconds.
+const SWEPT_MAX: usize = 64;
+
+/// The same for a write that found no room, which may look again in each tick of the clock.
+const SWEPT_FOR_ROOM: usize = 512;
+
 /// Deletions that fail in one call. Each may be a wait for the lock of a stopped process, a second.
 const FAILED_MAX: usize = 4;
 
@@ -85,6 +99,8 @@ struct CollectionCall {
     collected: Collected,
     /// Entries that it may still handle.
     left: usize,
+    /// Entries of each tree that it may pass.
+    skipped_max: usize,
     /// Deletions that have failed.
     failures: usize,
     /// The first failure.
@@ -134,7 +150,11 @@ impl Session {
     /// `Full`, `Behind`, `Stalled`, `TransactionTooLarge`: a record fails, and none was deleted.
     /// `Damaged`, `System`, `Forked`.
     pub fn collect_expired(&self, limit: usize) -> Result<Collected> {
-        let (collected, failed) = self.collect_due(limit);
+        let (collected, mut failed) = self.collect_due(limit, SKIPPED_MAX);
+        let swept = self.sweep_entries(SWEPT_MAX.min(limit));
+        if let Err(error) = swept {
+            failed.get_or_insert(error);
+        }
         match failed {
             Some(error) if collected.records == 0 || !is_passing(&error) => Err(error),
             _ => Ok(collected),
@@ -142,10 +162,11 @@ impl Session {
     }
 
     /// As [`Session::collect_expired`]. Also returns the first failure.
-    fn collect_due(&self, limit: usize) -> (Collected, Option<Error>) {
+    fn collect_due(&self, limit: usize, skipped_max: usize) -> (Collected, Option<Error>) {
         let mut pass = self.internal.expiry_pass.take();
         let (collected, cursor) = <(Collected, Cursor)>::default();
-        let mut call = CollectionCall { collected, left: limit, failures: 0, failed: None, cursor };
+        let (left, failures, failed) = (limit, 0, None);
+        let mut call = CollectionCall { collected, left, skipped_max, failures, failed, cursor };
         let mut is_at_end = true;
         let first = u64::from(self.member.index());
         for tree in first..first + EXPIRY_TREES {
@@ -168,7 +189,7 @@ impl Session {
         let mut passed = pass.passed.remove(&tree).unwrap_or_default();
         let (mut after, mut skipped) = (passed.clone(), 0);
         let is_at_end = loop {
-            if call.is_over() || skipped > SKIPPED_MAX {
+            if call.is_over() || skipped > call.skipped_max {
                 break false;
             }
             let limit = BATCH.min(call.left);
@@ -270,13 +291,22 @@ impl Session {
         limit: usize,
     ) -> Result<Vec<ExpiryEntry>> {
         let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
-        let range = (Bound::Excluded(after), Bound::Excluded(&now[..]));
+        self.entries_in((tree, cursor), (Bound::Excluded(after), Bound::Excluded(&now[..])), limit)
+    }
+
+    /// The first entries of a tree in a range.
+    fn entries_in(
+        &self,
+        (tree, cursor): (u64, &mut Cursor),
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        limit: usize,
+    ) -> Result<Vec<ExpiryEntry>> {
         cursor.begin(expiry_root(tree), range, ReadMode::Untracked);
         let mut set = WriteSet::new(self)?;
-        let due = read_entries(&mut set, cursor, limit);
+        let entries = read_entries(&mut set, cursor, limit);
         // Otherwise each tree, and the next transaction, would allocate others.
         set.release_buffers();
-        due
+        entries
     }
 
     /// Handles a due entry: deletes its record if it has expired, unless that `is_left` to another
@@ -311,7 +341,10 @@ impl Session {
             let (index, stored) = set.read(due.namespace, hash, &due.key)?;
             let Some((cell, bytes)) = stored else { return Ok(Handled::Outdated) };
             let (_, meta) = split(cell, bytes)?;
-            if is_past(meta)? {
+            let expires = expires_ms(meta);
+            // A follower that applies an entry judges no expiry, and would move it to where it is.
+            let is_due = expires != 0 && expires <= nearstate_memory::now_ms_coarse();
+            if is_past(meta)? || is_left && is_due {
                 if is_left {
                     return Ok(Handled::Left);
                 }
@@ -319,9 +352,9 @@ impl Session {
                 set.entry_mut(index).is_expiry = true;
                 return Ok(Handled::Expired);
             }
-            if expires_ms(meta) != 0 {
+            if expires != 0 {
                 let mut key = Vec::with_capacity(due.entry.len());
-                expiry_key(expires_ms(meta), due.namespace, &due.key, &mut key);
+                expiry_key(expires, due.namespace, &due.key, &mut key);
                 scratch.ordered.insert(set, root, &key)?;
             }
             Ok(Handled::Outdated)
@@ -349,6 +382,7 @@ impl Session {
     fn collect_now(&self) {
         self.internal.expiring.set(0);
         self.collect_aside(COLLECTED_MAX);
+        self.sweep_if_due();
     }
 
     /// After a write found no room: collects some expired records, at most a few times for one
@@ -364,7 +398,10 @@ impl Session {
         }
         *collections += 1;
         let collected = self.collect_aside(COLLECTED_FOR_ROOM);
-        let may_have_room = collected.records != 0 || collected.has_more;
+        let may_have_room = collected.records != 0
+            || collected.has_more
+            // A failure is found again by the write.
+            || self.sweep_entries(SWEPT_FOR_ROOM).is_ok_and(|removed| removed != 0);
         if !may_have_room {
             self.internal.none_due_ms.set(now);
         }
@@ -375,7 +412,7 @@ impl Session {
     /// write is not that of a record that is collected.
     fn collect_aside(&self, limit: usize) -> Collected {
         let (last, owed) = (self.last_position.get(), self.owed_position.get());
-        let (collected, _) = self.collect_due(limit);
+        let (collected, _) = self.collect_due(limit, SKIPPED_ASIDE_MAX);
         self.last_position.set(last);
         self.owed_position.set(owed);
         collected
@@ -419,82 +456,4 @@ const fn is_passing(error: &Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use nearstate_memory::layout::namespace_flags;
-
-    use super::DueNamespace;
-    use crate::index::internal::ExpiryPass;
-    use crate::txn::write_set::WriteSet;
-    use crate::{CreateOptions, Metadata, Region, Schema, now_ms_coarse};
-
-    /// More than new buffers have.
-    const BYTES: usize = 1 << 13;
-
-    /// A session's buffers are those of the transaction before, whatever became of that.
-    #[test]
-    fn the_collection_of_a_record_gives_the_buffers_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let session = region.session().unwrap();
-        let ns = session.namespace("ue", &Schema::default()).unwrap();
-        let metadata = Metadata { expires_ms: 1, ..Metadata::default() };
-        session.transact(|txn| txn.put_with_metadata(ns, b"past", b"1", metadata)).unwrap();
-        let mut set = WriteSet::new(&session).unwrap();
-        set.buffers.bytes.reserve(BYTES);
-        set.release_buffers();
-        assert_eq!(session.collect_expired(10).unwrap().records, 1);
-        let set = WriteSet::new(&session).unwrap();
-        assert!(set.buffers.bytes.capacity() >= BYTES, "it has others now");
-        set.release_buffers();
-    }
-
-    /// The log is the owner's: a copy removes and moves entries without it.
-    #[test]
-    fn a_full_log_holds_up_no_entry_of_a_copy() {
-        let folder = tempfile::tempdir().unwrap();
-        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let session = region.session().unwrap();
-        let ns = session.namespace("ue", &Schema::default()).unwrap();
-        session.stream(ns, crate::WhenFull::Refuse).unwrap();
-        let pass = ExpiryPass { behind: vec![ns.index], ..ExpiryPass::default() };
-        assert_eq!(session.due_namespace(ns.index, &pass), DueNamespace::Refused);
-        let is_copy = |flags| flags | namespace_flags::FOLLOWED;
-        session.member.update_namespace_flags(ns.index, is_copy).unwrap();
-        assert_eq!(session.due_namespace(ns.index, &pass), DueNamespace::Followed);
-        // Memory is that of the region.
-        let pass = ExpiryPass { full: vec![ns.index], ..ExpiryPass::default() };
-        assert_eq!(session.due_namespace(ns.index, &pass), DueNamespace::Refused);
-    }
-
-    #[test]
-    fn the_order_of_expiry_is_read_once_in_a_tick_of_the_clock_for_refused_writes() {
-        let folder = tempfile::tempdir().unwrap();
-        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let session = region.session().unwrap();
-        let ns = session.namespace("ue", &Schema::default()).unwrap();
-        let put = |key: &[u8], expires_ms| {
-            let metadata = Metadata { expires_ms, ..Metadata::default() };
-            session.transact(|txn| txn.put_with_metadata(ns, key, b"1", metadata)).unwrap();
-        };
-        put(b"later", 1 << 45);
-        assert!(!session.collect_for_room(&mut 0), "nothing has expired");
-        assert_ne!(session.internal.none_due_ms.get(), 0, "the session remembers when");
-        put(b"past", 1);
-        loop {
-            let now = now_ms_coarse();
-            session.internal.none_due_ms.set(now);
-            let may_have_room = session.collect_for_room(&mut 0);
-            if now_ms_coarse() == now {
-                assert!(!may_have_room, "it looks again in the same tick");
-                break;
-            }
-            // The clock has ticked before the look, which may have found the record.
-            put(b"past", 1);
-        }
-        while now_ms_coarse() == session.internal.none_due_ms.get() {
-            std::thread::yield_now();
-        }
-        assert!(session.collect_for_room(&mut 0), "it looks after the tick");
-        assert!(!session.collect_for_room(&mut 0), "the record was deleted");
-    }
-}
+mod tests;

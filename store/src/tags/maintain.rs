@@ -119,7 +119,8 @@ impl<'s> WriteSet<'s> {
         }
         // Values are removed from all records before any is added, so that a value can move from
         // one record to another.
-        if !scratch.old_values.is_empty() {
+        let had_expiry = scratch.changes.iter().any(|change| change.was_ms != 0);
+        if had_expiry || !scratch.old_values.is_empty() {
             for number in 0..scratch.changes.len() {
                 self.remove_old_values(number, scratch)?;
             }
@@ -248,14 +249,19 @@ impl<'s> WriteSet<'s> {
 
     /// Removes the collected old values of a record from the indexes.
     fn remove_old_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
-        let MetaChange { index, old: (from, to), .. } =
+        let MetaChange { index, was_ms, old: (from, to), .. } =
             *guaranteed(scratch.changes.get(number), NO_CHANGE);
-        if from == to {
+        if from == to && was_ms == 0 {
             return Ok(());
         }
         let entry = self.entry_at(index);
         let table = entry.table;
+        let never_expires = entry.write.is_delete()
+            || expires_ms(self.buffers.bytes(entry.meta.unwrap_or_default())) == 0;
         scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
+        if was_ms != 0 && never_expires {
+            self.leave_expiry(table, was_ms, scratch)?;
+        }
         let set = self.tag_set_of(index, scratch)?;
         let collected = std::mem::take(&mut scratch.collected);
         for place in from..to {
@@ -511,6 +517,16 @@ impl<'s> WriteSet<'s> {
     pub(crate) fn enter_expiry(&mut self, table: u32, key: &[u8], expires_ms: u64) -> Result<()> {
         let mut scratch = IndexScratch { record: key.to_vec(), ..IndexScratch::default() };
         self.order_expiry(table, expires_ms, &mut scratch)
+    }
+
+    /// Removes the entry of a record that expires no longer from the tree of this member. One of
+    /// another member, or of an earlier time, stays there until a collection comes to it.
+    fn leave_expiry(&mut self, table: u32, was_ms: u64, scratch: &mut IndexScratch) -> Result<()> {
+        let root = expiry_root(u64::from(self.session.member.index()));
+        scratch.key.clear();
+        expiry_key(was_ms, table, &scratch.record, &mut scratch.key);
+        scratch.ordered.remove(self, root, &scratch.key)?;
+        Ok(())
     }
 
     fn order_expiry(

@@ -1,7 +1,7 @@
 //! What makes room for a transaction that a full heap has refused, so that it runs again.
 
 use nearstate_memory::ReaderWaits;
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 
 use crate::session::Session;
 
@@ -18,14 +18,19 @@ pub(crate) struct RoomAttempts {
 }
 
 impl Session {
-    /// After a transaction was refused by a full heap: true if it should run again. A transaction
-    /// with a time limit evacuates nothing.
+    /// After a transaction was refused by a full heap, or because a namespace has reached its limit,
+    /// which counts expired records until they are collected: true if it should run again. A
+    /// transaction with a time limit evacuates nothing.
     #[cold]
     pub(crate) fn makes_room(
         &self,
+        refusal: &Error,
         attempts: &mut RoomAttempts,
         has_time_limit: bool,
     ) -> Result<bool> {
+        if matches!(refusal, Error::LimitReached { .. }) {
+            return Ok(self.collect_for_room(&mut attempts.collections));
+        }
         Ok(!has_time_limit && self.may_evacuate(attempts)?
             || self.member.wait_and_return_if_due(&mut attempts.waits)?
             || self.collect_for_room(&mut attempts.collections))

@@ -203,8 +203,8 @@ impl Session {
         for attempt in 1..=tries {
             match self.try_in_txn(namespace, key, condition, &change) {
                 Err(Error::Conflict { .. }) => self.pause(attempt),
-                Err(full @ Error::Full { .. }) => {
-                    if !self.makes_room(&mut room, false)? {
+                Err(full @ (Error::Full { .. } | Error::LimitReached { .. })) => {
+                    if !self.makes_room(&full, &mut room, false)? {
                         return Err(full);
                     }
                 }

@@ -100,9 +100,10 @@ impl Session {
         Ok(())
     }
 
-    /// The values of these tags that a record has. Writers know the tags and index every later
-    /// value, so only these values can be missing. They are read once, so that a writer that keeps
-    /// changing the record cannot delay the declaration forever.
+    /// The values of these tags that a record has, also one that has expired: a write that replaces
+    /// it enters only what it has not. Writers know the tags and index every later value, so only
+    /// these values can be missing. They are read once, so that a writer that keeps changing the
+    /// record cannot delay the declaration forever.
     pub(super) fn values_of(
         &self,
         namespace: Namespace,
@@ -110,7 +111,7 @@ impl Session {
         ids: &[u8],
     ) -> Result<Vec<NumberedValue>> {
         let tags = self.tag_set(namespace.index)?;
-        let Some(view) = self.get(namespace, key)? else { return Ok(Vec::new()) };
+        let Some(view) = self.get_stored(namespace, key)? else { return Ok(Vec::new()) };
         let value = |(name, value): (&str, &[u8])| {
             let tag = tags.tag(name).filter(|tag| ids.contains(&tag.id))?;
             Some((tag.id, value.to_vec()))

@@ -282,6 +282,38 @@ fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_the
     }
 }
 
+/// A write that replaces an expired record enters only the values that it has not. So the values of
+/// one that has expired are among those that can be missing.
+#[test]
+fn a_record_that_has_expired_and_is_written_again_with_its_value_is_found() {
+    let test = test_region(0);
+    let (session, ns) = (&test.session, test.ns);
+    let other = test.region.session().unwrap();
+    let write = |expires_ms| {
+        let metadata = Metadata { tags: &[("id", b"a")], expires_ms };
+        other.transact(|txn| txn.put_with_metadata(ns, b"ue", b"v", metadata)).unwrap();
+    };
+    write(1);
+    let wanted = [TagSchema { name: "id".to_owned(), is_unique: true, ..TagSchema::default() }];
+    let mut declaring = session.begin_tag_declaration(ns, &wanted, RetryPolicy::default()).unwrap();
+    let tracked = session.announce(&mut declaring).unwrap().unwrap();
+    let contradiction = Cell::new(None);
+    // A part has ended after a conflict.
+    let left = session.values_of(ns, b"ue", &tracked.ids).unwrap();
+    write(0);
+    for value in left.chunks(1) {
+        let wanted =
+            IndexRequest { ids: &tracked.ids, only: Some(value), contradiction: &contradiction };
+        session.transact(|txn| txn.index_record(ns, b"ue", &wanted)).unwrap();
+    }
+    assert!(
+        session.move_tags(&declaring, (TagState::Building, TagState::Ready), &tracked).unwrap()
+    );
+    assert!(session.find(ns, "id", b"a").unwrap().is_some(), "it has the value");
+    drop(other);
+    end(test);
+}
+
 /// Of a record that got a greater value before each next one was entered the next one was always
 /// that, and it never came to an end. Only what it had at first can be missing.
 #[test]
