@@ -378,6 +378,7 @@ impl Follower<'_> {
     /// `BadArgument`: it has records of this region; `WrongKind`, `Full`, `Stalled`, `Damaged`.
     pub fn namespace(&mut self, followed: &FollowedNamespace<'_>) -> Result<()> {
         let session = self.session;
+        self.remove_predecessor(followed)?;
         let schema = Schema { kind: followed.kind, tags: Vec::new() };
         let namespace = session.namespace(followed.name, &schema)?;
         let flags = session.member.namespace_flags(namespace.index)?;
@@ -460,9 +461,7 @@ impl Follower<'_> {
         let known = self.namespaces.remove(&number).map(|followed| followed.namespace);
         let remembered = self.remembered.remove(&number);
         let Some(namespace) = known.or(remembered) else { return Ok(()) };
-        self.indexing.retain(|pending| pending.namespace() != namespace);
-        self.discard_removed(namespace)?;
-        self.session.remove_namespace(namespace).map(drop)
+        self.remove_copy(namespace)
     }
 
     /// Applies the changes of one transaction of the source, in one transaction.

@@ -1,10 +1,16 @@
 //! What a connection tells a follower about the namespaces of its source.
 
+use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Corruption, FollowState};
-use nearstate_model::{Result, invariant};
+use nearstate_model::{Error, Result, invariant};
 
-use super::Follower;
+use super::{FollowedNamespace, Follower};
+use crate::index::schema::Tag;
 use crate::session::Namespace;
+
+/// Attempts to remove a namespace that has no record any more: each that fails has met a process
+/// that begins to use it.
+const REMOVALS_MAX: u32 = 100;
 
 /// How much of a source's namespaces a follower was told of on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +76,51 @@ impl Follower<'_> {
         for (_, namespace) in self.session.followed_namespaces()? {
             let is_known = self.namespaces.values().any(|followed| followed.namespace == namespace);
             if !is_known {
-                self.discard_removed(namespace)?;
-                self.session.remove_namespace(namespace)?;
+                self.remove_copy(namespace)?;
             }
         }
         self.remembered.clear();
         self.announcement = Announcement::Complete;
         Ok(())
+    }
+
+    /// Before a namespace of the source is opened: removes one of its name that the source has
+    /// removed while the follower was away, if its kind or a tag is another one. Otherwise its
+    /// records are discarded, and readers keep their handles.
+    pub(super) fn remove_predecessor(&mut self, followed: &FollowedNamespace<'_>) -> Result<()> {
+        let session = self.session;
+        let Some(namespace) = session.known_namespace(followed.name)? else { return Ok(()) };
+        let flags = session.member.namespace_flags(namespace.index)?;
+        let number = session.member.source_number(namespace.index)?;
+        if flags & namespace_flags::FOLLOWED == 0 || number == Some(followed.number) {
+            return Ok(());
+        }
+        let is_declared = |tag: &Tag| {
+            followed
+                .tags
+                .iter()
+                .any(|schema| tag.name == schema.name && tag.has_properties_of(schema))
+        };
+        if namespace.kind() != followed.kind || !session.tags(namespace)?.iter().all(is_declared) {
+            self.namespaces.retain(|_, known| known.namespace != namespace);
+            self.remembered.retain(|_, known| *known != namespace);
+            self.remove_copy(namespace)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a namespace that the source has removed.
+    pub(super) fn remove_copy(&mut self, namespace: Namespace) -> Result<()> {
+        self.indexing.retain(|pending| pending.namespace() != namespace);
+        self.discard_removed(namespace)?;
+        for tries in 1..=REMOVALS_MAX {
+            if self.session.remove_namespace(namespace)? {
+                return Ok(());
+            }
+            // A process begins to watch it, or declares something of it.
+            self.session.pause(tries);
+        }
+        Err(Error::Deadline { tries: REMOVALS_MAX })
     }
 
     /// Discards the records of a namespace that the source has removed. It has none if everything

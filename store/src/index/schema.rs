@@ -110,7 +110,8 @@ impl Tag {
         !self.is_unique && !self.is_ordered
     }
 
-    fn has_properties_of(&self, wanted: &TagSchema) -> bool {
+    /// True if a declaration wants it as it is.
+    pub(crate) fn has_properties_of(&self, wanted: &TagSchema) -> bool {
         (self.is_unique, self.is_ordered, self.is_counted, self.is_required)
             == (wanted.is_unique, wanted.is_ordered, wanted.is_counted, wanted.is_required)
     }

@@ -18,8 +18,8 @@ pub(crate) struct RoomAttempts {
 }
 
 impl Session {
-    /// After a transaction was refused by a full heap, or because a namespace has reached its limit,
-    /// which counts expired records until they are collected: true if it should run again. A
+    /// After a transaction was refused by a full heap, or because a namespace has reached its
+    /// limit, which counts expired records until they are collected: true if it should run again. A
     /// transaction with a time limit evacuates nothing.
     #[cold]
     pub(crate) fn makes_room(

@@ -432,6 +432,56 @@ fn namespaces_that_came_and_went_while_the_follower_was_away() {
     backup.check();
 }
 
+/// Required and unique tags would refuse what the source has, and a record of another kind fits
+/// nowhere.
+#[test]
+fn a_namespace_that_was_created_again_with_other_tags_or_another_kind_is_followed() {
+    let tag = |is_required, is_unique| TagSchema {
+        name: "id".into(),
+        is_required,
+        is_unique,
+        ..TagSchema::default()
+    };
+    let tagged = |tag| Schema { tags: vec![tag], ..Schema::default() };
+    let pairs = [
+        (tagged(tag(true, false)), Schema::default()),
+        (tagged(tag(false, true)), tagged(tag(false, false))),
+        (mixed(), Schema::default()),
+    ];
+    for (round, (before, after)) in pairs.into_iter().enumerate() {
+        let (host, backup) = (Host::new(), Host::new());
+        let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+        let metadata = Metadata { tags: &[("id", b"1")], expires_ms: 0 };
+        let put = |ns, key: &[u8], metadata| {
+            source.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
+        };
+        let ns = source.namespace("ue", &before).unwrap();
+        source.stream(ns, WhenFull::Refuse).unwrap();
+        put(ns, b"old", metadata);
+        let mut follower = copy.follow().unwrap();
+        let mut feed = start(&source, &mut follower, &copy);
+        run(&source, &mut feed, &mut follower);
+        drop((feed, follower));
+        source.delete(ns, b"old").unwrap();
+        assert!(source.remove_namespace(ns).unwrap());
+        let ns = source.namespace("ue", &after).unwrap();
+        source.stream(ns, WhenFull::Refuse).unwrap();
+        let metadata = if after.tags.is_empty() { Metadata::default() } else { metadata };
+        put(ns, b"one", metadata);
+        let mut follower = copy.follow().unwrap();
+        let mut feed = start(&source, &mut follower, &copy);
+        put(ns, b"two", metadata);
+        run(&source, &mut feed, &mut follower);
+        assert_eq!(follower.state(), FollowState::Full, "round {round}");
+        drop((feed, follower));
+        let other = copy.known_namespace("ue").unwrap().unwrap();
+        assert_eq!(contents(&copy, other), contents(&source, ns), "round {round}");
+        drop((source, copy));
+        host.check();
+        backup.check();
+    }
+}
+
 /// A source that says what no source says.
 #[test]
 fn impossible_changes_are_errors() {
