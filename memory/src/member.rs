@@ -185,6 +185,8 @@ pub struct Member {
     pub(crate) span_chunk: Private<u64>,
     /// A floor of the log, and the units that the log had ever held before its first entry.
     pub(crate) log_floor: Private<(u64, u64)>,
+    /// The cell that has the words of the log, and the words, once they were verified.
+    pub(crate) log_ring: Private<Option<(u64, NonNull<[AtomicU64]>)>>,
     /// Units of its commits that the log holds, since it last looked at what the log holds.
     pub(crate) log_units: Private<u64>,
     /// Decides about waits for locks that one process keeps.

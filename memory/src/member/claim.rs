@@ -257,6 +257,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         refusals: Refusals::default(),
         span_chunk: Private::new(0),
         log_floor: Private::new((0, 0)),
+        log_ring: Private::new(None),
         log_units: Private::new(0),
         stall_hook: StallHooks::default(),
     })
