@@ -545,8 +545,8 @@ typedef enum ns_status {
      */
     NS_NOT_OWNER = 40,
     /**
-     * This host owns the namespace no longer, or cannot know at present whether it does: nothing
-     * was changed. Try again, or write at the host that owns it.
+     * This host owns the namespace no longer, or cannot know at present whether it does, or its
+     * node was stopped: nothing was changed. Try again, or write at the host that owns it.
      */
     NS_FENCED = 41,
     /**

@@ -75,8 +75,8 @@ pub enum ns_status {
     /// The records of this namespace are those of another host, which this region follows. Write
     /// there, or promote the region.
     NS_NOT_OWNER = 40,
-    /// This host owns the namespace no longer, or cannot know at present whether it does: nothing
-    /// was changed. Try again, or write at the host that owns it.
+    /// This host owns the namespace no longer, or cannot know at present whether it does, or its
+    /// node was stopped: nothing was changed. Try again, or write at the host that owns it.
     NS_FENCED = 41,
     /// The commit is made in this region, and not enough other hosts have it yet: the time limit
     /// for waiting is over. It may be replicated later, or be lost with this host.

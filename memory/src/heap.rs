@@ -1,5 +1,6 @@
 //! The heap: cells, their size classes, the queues of retired cells, and allocation.
 
+pub(crate) mod reserve;
 pub(crate) mod allocate;
 pub(crate) mod refusal;
 pub(crate) mod usage;

@@ -7,6 +7,7 @@
 pub(crate) mod object;
 pub(crate) mod for_update;
 mod single;
+mod room;
 pub(crate) mod elements;
 mod element_names;
 pub(crate) mod txn_record;
@@ -32,6 +33,7 @@ use crate::session::{Namespace, Session, check_key, wrong_kind};
 use crate::txn::element_names::ElementChange;
 use crate::txn::elements::NewCollection;
 use crate::txn::patch::{check_patch, other_form};
+use crate::txn::room::RoomAttempts;
 use crate::txn::txn_record::{WrittenRecords, written_record};
 use crate::txn::write::Condition;
 use crate::txn::write_set::{WriteSet, torn};
@@ -49,9 +51,6 @@ pub struct RetryPolicy {
 /// As many runs are allowed whatever time they take. A process that gets no processor during its
 /// first run has had one conflict: that is no sign of conflicts that last.
 pub const RUNS_MIN: u32 = 4;
-
-/// The largest number of evacuations that free memory for one transaction.
-const EVACUATIONS_MAX: u32 = 4;
 
 impl Default for RetryPolicy {
     fn default() -> Self {
@@ -165,7 +164,7 @@ impl Session {
         retry_policy: RetryPolicy,
         mut body: impl FnMut(&Txn<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let (mut tries, mut evacuations, mut collections) = (0, 0, 0);
+        let (mut tries, mut attempts) = (0, RoomAttempts::default());
         let start = retry_policy.within.map(|_| nearstate_memory::since_boot());
         let is_late = || {
             let spent = start.map(|start| nearstate_memory::since_boot().saturating_sub(start));
@@ -184,8 +183,8 @@ impl Session {
                         // pin.
                         let has_tries = tries < retry_policy.tries;
                         let may_run = has_tries
-                            && (start.is_none() && self.may_evacuate(&mut evacuations)?
-                                || !is_late() && self.collect_for_room(&mut collections));
+                            && (start.is_none() && self.may_evacuate(&mut attempts)?
+                                || !is_late() && self.collect_for_room(&mut attempts.collections));
                         if !may_run {
                             return Err(full.into());
                         }
@@ -217,21 +216,6 @@ impl Session {
     ) -> Result<()> {
         let metadata = Metadata { expires_ms, ..Metadata::default() };
         self.transact(|txn| txn.put_with_metadata(namespace, key, value, metadata))
-    }
-
-    /// True if an evacuation can free memory for a transaction that found none, or if the reserve
-    /// has got back what it had lent, so that it can lend again.
-    #[cold]
-    pub(crate) fn may_evacuate(&self, evacuations: &mut u32) -> Result<bool> {
-        if !self.member.is_evacuation_due() && !self.member.has_returned_lent() {
-            return Ok(false);
-        }
-        *evacuations += 1;
-        if *evacuations > EVACUATIONS_MAX {
-            self.member.note_vain_evacuation()?;
-            return Ok(false);
-        }
-        Ok(true)
     }
 
     /// Pauses between two tries: longer each time, and not as long as other sessions.

@@ -5,14 +5,18 @@
 //! records of all sizes would fill the reserve, and the free memory would be ranges elsewhere of
 //! which each is too short for most records.
 
-use nearstate_model::{Error, Result};
+use std::time::Instant;
+
+use nearstate_model::{Error, Result, invariant};
 
 use super::moving::LiveCell;
-use super::{ClosingChunks, Evacuation};
+use super::{ClosingChunks, Evacuation, READERS_PAUSE, READERS_WAIT_MAX};
 use crate::heap::cell;
 use crate::heap::chunk::{ChunkIndex, chunks_used, lent, reserve, state_of};
+use crate::heap::refusal::pins;
 use crate::index::bucket::load;
 use crate::layout::{CHUNK_UNITS, LINE, ordinary_chunks};
+use crate::member::pin::DISTANCE;
 use crate::member::{AfterFull, Member, pin};
 
 /// The share of the reserve that may be lent before a chunk is compacted: what is left takes the
@@ -32,14 +36,35 @@ const RETURN_SHARE: u64 = 8;
 /// readers are stalled: others may have freed memory. It reads all of the reserve.
 const VAIN_RETURNS: u32 = 64;
 
+/// Writes after a return in vain until the next look at the readers: it takes a barrier.
+const VAIN_WRITES: u32 = 16;
+
+/// The most waits before an operation is refused: other operations may take what one of them has
+/// freed, and each of them ends.
+pub(super) const WAITS_MAX: u32 = 8;
+
 impl Member {
-    /// Does what waited for the end of this member's last pin. A failure leaves it for the next use
-    /// of the reserve, and is none of the caller.
+    /// After a write: does what waited for the end of this member's last pin, or of readers that a
+    /// return met. A failure leaves it for the next use of the reserve, and is none of the caller.
     ///
-    /// Cost: one load, unless the heap is full.
+    /// Cost: one load, unless the heap is or was full.
     #[inline]
     pub fn return_lent_if_due(&self) {
-        if self.refusals.lent.is_due.get() && !self.has_pin() {
+        if self.refusals.lent.is_due.get() {
+            self.return_lent_late();
+        }
+    }
+
+    /// The writes since the return in vain may have needed no reserve: without this, it would still
+    /// be lent when the next reader begins.
+    #[cold]
+    fn return_lent_late(&self) {
+        if self.has_pin() {
+            return;
+        }
+        let known = &self.refusals.lent;
+        known.writes.set(known.writes.get().wrapping_add(1));
+        if known.vain_left.get() == 0 || known.writes.get().is_multiple_of(VAIN_WRITES) {
             let _ = self.return_lent();
         }
     }
@@ -63,6 +88,88 @@ impl Member {
         Ok(())
     }
 
+    /// Before an operation is refused that may use the reserve: waits for the readers that hold
+    /// what was replaced, and brings back what the reserve has lent. True if it should run again.
+    /// `waits` counts the calls for one operation.
+    ///
+    /// A reader for which a wait was in vain is not waited for again.
+    ///
+    /// Cost: at most [`READERS_WAIT_MAX`] for each reader, and a return.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Damaged` (the file is truncated).
+    #[cold]
+    pub(crate) fn waits_for_lent(&self, waits: &mut u32) -> Result<bool> {
+        invariant!(!self.has_pin(), "two members with pins would wait for each other");
+        invariant!(!self.may_use_reserve.get(), "what the reserve has lent is moved into it");
+        let known = &self.refusals.lent;
+        known.has_returned.set(false);
+        if *waits >= WAITS_MAX || *waits == 0 && self.is_wait_vain()? {
+            return Ok(false);
+        }
+        *waits += 1;
+        let has_ended = self.wait_for_new_readers()?;
+        known.vain_left.set(0);
+        known.compacted_at.set(0);
+        let _ = self.return_lent();
+        self.check_usable()?;
+        known.vain_wait.set(if known.has_returned.get() { 0 } else { lent(self.map())? });
+        Ok(has_ended || known.has_returned.get())
+    }
+
+    /// As [`Member::waits_for_lent`], for an operation that was refused while this member had a
+    /// pin, which has ended.
+    ///
+    /// # Errors
+    /// As [`Member::waits_for_lent`].
+    #[cold]
+    pub fn waits_for_lent_if_due(&self, waits: &mut u32) -> Result<bool> {
+        if !self.refusals.lent.is_wait_due.replace(false) || self.has_pin() {
+            return Ok(false);
+        }
+        self.waits_for_lent(waits)
+    }
+
+    /// True if the last wait has brought nothing back, as much is lent as then, and no other reader
+    /// than those for which this member has waited holds anything.
+    fn is_wait_vain(&self) -> Result<bool> {
+        let known = &self.refusals.lent;
+        if known.vain_wait.get() == 0 || known.vain_wait.get() != lent(self.map())? {
+            return Ok(false);
+        }
+        self.advance()?;
+        let old = self.old_readers(pin::birth_epoch(self.epoch()))?;
+        Ok(*known.waited_for.borrow() == old)
+    }
+
+    /// Waits until no reader can hold what was retired until now, except those for which this
+    /// member has waited before. True if none is left.
+    fn wait_for_new_readers(&self) -> Result<bool> {
+        self.operation(|| self.free_all())?;
+        let retired = pin::birth_epoch(self.epoch());
+        let since = Instant::now();
+        loop {
+            // Others, which have the processor meanwhile, may be what it waits for.
+            std::thread::park_timeout(READERS_PAUSE);
+            self.advance()?;
+            let old: Vec<u64> = self.old_readers(retired)?;
+            let mut waited_for = self.refusals.lent.waited_for.borrow_mut();
+            waited_for.retain(|start| old.contains(start));
+            let is_late = since.elapsed() > READERS_WAIT_MAX;
+            if is_late || old.iter().all(|start| waited_for.contains(start)) {
+                let is_free = old.is_empty();
+                *waited_for = old;
+                return Ok(is_free);
+            }
+        }
+    }
+
+    /// The starts of the pins that may hold what was retired in this epoch.
+    fn old_readers(&self, retired: u64) -> Result<Vec<u64>> {
+        let is_old = |pin: &(u32, u64)| pin.1 < retired + DISTANCE;
+        Ok(pins(self.map())?.filter(is_old).map(|(_, start)| start).collect())
+    }
+
     /// True if the reserve has got something back since the last operation that needed it began: an
     /// operation that was refused may run again.
     pub fn has_returned_lent(&self) -> bool {
@@ -81,10 +188,11 @@ impl Member {
     #[cold]
     pub(crate) fn return_lent(&self) -> Result<()> {
         let chunks = self.lent_chunks()?;
-        self.refusals.lent.is_due.set(!chunks.is_empty() && self.has_pin());
+        self.refusals.lent.is_due.set(!chunks.is_empty());
         if chunks.is_empty() || self.has_pin() || self.is_return_vain()? {
             return Ok(());
         }
+        self.refusals.lent.is_due.set(false);
         // What is allocated for the moves is none of the operation that is refused.
         let (is_known, wanted) = (self.refusals.is_known.replace(false), self.wanted_units.get());
         let after_full = self.after_full.replace(AfterFull::Error);
@@ -123,6 +231,7 @@ impl Member {
         known.has_returned.set(returned != 0);
         let is_vain = !readers.is_empty() && returned * RETURN_SHARE < before;
         known.vain_left.set(if is_vain { VAIN_RETURNS } else { 0 });
+        known.is_due.set(is_vain);
         known.vain_readers.replace(readers);
         Ok(())
     }

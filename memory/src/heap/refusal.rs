@@ -374,7 +374,7 @@ fn epoch(map: &Map) -> Result<u64, Corruption> {
 }
 
 /// The members with a pin, and the starts of their pins.
-fn pins(map: &Map) -> Result<impl Iterator<Item = (u32, u64)>, Corruption> {
+pub(crate) fn pins(map: &Map) -> Result<impl Iterator<Item = (u32, u64)>, Corruption> {
     let mut pins = Vec::new();
     for index in 0..member_slots_used(map)? {
         let word = map.word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);

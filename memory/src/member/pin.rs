@@ -195,7 +195,7 @@ impl PinInterval {
 }
 
 /// Epochs between the retirement of a cell and its reuse.
-const DISTANCE: u64 = 2;
+pub(crate) const DISTANCE: u64 = 2;
 
 /// A pin that is this many epochs old is *stalled*. A correctly used view ends long before.
 pub(crate) const STALLED_EPOCHS: u64 = if cfg!(loom) { 1 } else { 8 };

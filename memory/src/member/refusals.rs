@@ -83,7 +83,7 @@ pub(crate) struct KnownUsage {
 pub(crate) struct LentRecords {
     /// They are moved elsewhere: what they take, the reserve gets back.
     pub(crate) is_returning: Private<bool>,
-    /// They are to be moved when this member has no pin.
+    /// They are to be moved when this member has no pin, or when a reader has ended.
     pub(crate) is_due: Private<bool>,
     /// A chunk is compacted: the reserve lends its last chunk to that.
     pub(crate) is_compacting: Private<bool>,
@@ -93,6 +93,17 @@ pub(crate) struct LentRecords {
     pub(crate) has_returned: Private<bool>,
     /// Returns that are left out, because the last one was in vain.
     pub(crate) vain_left: Private<u32>,
+    /// Writes while a return is due.
+    pub(crate) writes: Private<u32>,
     /// The starts of the pins that were stalled then.
     pub(crate) vain_readers: RefCell<Vec<u64>>,
+    /// The current operation was refused the reserve, because it makes the content larger.
+    pub(crate) is_growth: Private<bool>,
+    /// An operation that may use the reserve was refused while this member had a pin: it waits for
+    /// readers when that has ended.
+    pub(crate) is_wait_due: Private<bool>,
+    /// What was lent after the last wait for readers, if that brought nothing back.
+    pub(crate) vain_wait: Private<u64>,
+    /// The starts of the pins for which an operation has waited in vain.
+    pub(crate) waited_for: RefCell<Vec<u64>>,
 }

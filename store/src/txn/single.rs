@@ -7,6 +7,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::read::BATCH;
 use crate::record::{BlockChange, Form, Kind};
 use crate::session::{KeyLookup, Namespace, Session, wrong_kind};
+use crate::txn::room::RoomAttempts;
 use crate::txn::write::{Condition, Outcome};
 use crate::txn::{RetryPolicy, Txn};
 
@@ -197,13 +198,13 @@ impl Session {
         }
         let tries = RetryPolicy::default().tries;
         invariant!(tries > 0, "a write is tried");
-        let (mut evacuations, mut collections) = (0, 0);
+        let mut room = RoomAttempts::default();
         for attempt in 1..=tries {
             match self.try_in_txn(namespace, key, condition, &change) {
                 Err(Error::Conflict { .. }) => self.pause(attempt),
                 Err(full @ Error::Full { .. }) => {
-                    let may_run = self.may_evacuate(&mut evacuations)?
-                        || self.collect_for_room(&mut collections);
+                    let may_run = self.may_evacuate(&mut room)?
+                        || self.collect_for_room(&mut room.collections);
                     if !may_run {
                         return Err(full);
                     }

@@ -1,7 +1,7 @@
 //! What the reserve of a full region lends comes back, also to sessions that update records only
 //! while they have a pin.
 
-use nearstate_store::{Error, Metadata, Namespace, Outcome, Session};
+use nearstate_store::{Error, Metadata, Namespace, Outcome, Schema, Session};
 
 use crate::fixture::{TestFolder, clean};
 use crate::full_region::{create, key, open, tagged};
@@ -132,38 +132,56 @@ fn while_a_view_is_held_a_small_working_set_is_updated_any_number_of_times() {
     clean(&folder.path);
 }
 
-/// Each update is one of those in flight at once, for each of which the reserve has room.
-#[test]
-fn several_sessions_at_once_update_a_full_region() {
+/// Updates a full region by three sessions at once. The reserve has room for each update in flight.
+fn update_at_once(schema: &Schema, is_pinned: bool) {
     const MOST: usize = 4000;
-    const UPDATES: u32 = 5000;
+    const UPDATES: u32 = 3000;
     let folder = TestFolder::new();
     let region = create(&folder);
-    let (session, ns) = open(&region);
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", schema).unwrap();
     let count = fill_mixed(&session, ns, MOST);
-    let refused: Vec<(u32, String)> = std::thread::scope(|scope| {
-        let updaters: Vec<_> = (1..=3)
-            .map(|seed| {
-                let region = &region;
-                scope.spawn(move || {
-                    let (session, ns) = open(region);
-                    let mut numbers = Numbers { state: seed, count };
-                    let bytes = vec![seed as u8; MOST];
-                    let mut refused = Vec::new();
-                    for round in 0..UPDATES {
-                        let number = numbers.next();
-                        let value = &bytes[..size_of(number, MOST)];
-                        if let Err(error) = session.put(ns, &key(number), value) {
-                            refused.push((round, error.to_string()));
-                        }
-                    }
-                    refused
+    let update = &|seed: u32| {
+        let session = region.session().unwrap();
+        let ns = session.namespace("ue", schema).unwrap();
+        let mut numbers = Numbers { state: seed, count };
+        let bytes = vec![seed as u8; MOST];
+        let mut refused = Vec::new();
+        for round in 0..UPDATES {
+            let number = numbers.next();
+            let (key, value) = (key(number), &bytes[..size_of(number, MOST)]);
+            let done = if is_pinned {
+                session.transact(|txn| {
+                    assert!(txn.get(ns, &key)?.is_some(), "record {number} is lost");
+                    txn.put(ns, &key, value)
                 })
-            })
-            .collect();
+            } else {
+                session.put(ns, &key, value).map(drop)
+            };
+            refused.extend(done.err().map(|error| (round, error.to_string())));
+        }
+        refused
+    };
+    let refused: Vec<_> = std::thread::scope(|scope| {
+        let updaters: Vec<_> = (1..=3).map(|seed| scope.spawn(move || update(seed))).collect();
         updaters.into_iter().flat_map(|updater| updater.join().unwrap()).collect()
     });
     assert!(refused.is_empty(), "{} refused: {:?}", refused.len(), refused.first());
     drop((session, region));
     clean(&folder.path);
+}
+
+#[test]
+fn several_sessions_at_once_update_a_full_region() {
+    update_at_once(&Schema::default(), false);
+}
+
+#[test]
+fn several_transactions_at_once_update_a_full_region() {
+    update_at_once(&Schema::default(), true);
+}
+
+#[test]
+fn several_sessions_at_once_update_a_full_region_with_tags() {
+    update_at_once(&tagged(), true);
 }

@@ -63,3 +63,36 @@ fn what_waited_for_the_end_of_a_pin_is_returned_after_it() {
     assert_eq!(lent(member.map()).unwrap(), 0);
     assert!(member.has_returned_lent());
 }
+
+#[test]
+fn a_stopped_reader_is_waited_for_once_and_ended_readers_let_the_operation_run_again() {
+    let path = TestRegionPath::new("waits");
+    let (region, member) = with_lent_records(path.path(), 200);
+    let reader = region.member().unwrap();
+    let (mut view, mut waits) = (Some(reader.pin().unwrap()), 0);
+    let may_run = member.waits_for_lent(&mut waits).unwrap();
+    assert_eq!((may_run, waits), (member.has_returned_lent(), 1), "a reader is left");
+    let known = || member.refusals.lent.waited_for.borrow().len();
+    assert_eq!(known(), 1, "the reader is remembered");
+    drop(view.take());
+    waits = 0;
+    assert!(member.waits_for_lent(&mut waits).unwrap(), "no reader is left");
+    assert_eq!((waits, known(), lent(member.map()).unwrap()), (1, 0, 0));
+    // Never more often than this for one operation.
+    waits = super::super::lent::WAITS_MAX;
+    assert!(!member.waits_for_lent(&mut waits).unwrap());
+}
+
+#[test]
+fn an_operation_that_makes_the_content_larger_does_not_wait() {
+    let path = TestRegionPath::new("growth");
+    let (region, member) = with_lent_records(path.path(), 1);
+    let reader = region.member().unwrap();
+    let _view = reader.pin().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let refused = member.with_reserve(|| put_plain(&member, table, 0, 2000));
+    assert!(matches!(refused, Err(nearstate_model::Error::Full { .. })), "{refused:?}");
+    let known = &member.refusals.lent;
+    assert!(known.is_growth.get() && known.waited_for.borrow().is_empty());
+    assert!(!member.waits_for_lent_if_due(&mut 0).unwrap(), "nothing is due");
+}
