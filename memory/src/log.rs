@@ -124,7 +124,7 @@ impl Member {
     pub(crate) fn known_log_words(&self) -> Result<Option<LogWords<'_>>, Corruption> {
         let map = self.map();
         let at = map.word(LOG_WORDS)?.load(Ordering::Acquire);
-        if let Some((known_at, ring)) = self.log_ring.get()
+        if let Some((known_at, ring)) = self.log.ring.get()
             && known_at == at
         {
             // SAFETY: words of the map, which `shared` keeps mapped while this member exists.
@@ -142,7 +142,7 @@ impl Member {
     fn verified_log_words(&self, at: u64) -> Result<LogWords<'_>, Corruption> {
         debug_assert!(at != 0, "a log has its words in a cell");
         let log = log_words_at(self.map(), at)?;
-        self.log_ring.set(Some((at, NonNull::from(log.ring))));
+        self.log.ring.set(Some((at, NonNull::from(log.ring))));
         Ok(log)
     }
 
@@ -216,13 +216,34 @@ impl Member {
         must_keep: bool,
     ) -> Result<()> {
         let tail = log.tail.load(Ordering::Acquire);
-        if must_keep || held::keeps(self.map())? {
+        if held::keeps(self.map())? {
+            if self.has_known_room(log, tail, units)? {
+                return Ok(());
+            }
+            return self.check_room_kept(log, tail, (units, must_keep));
+        }
+        if must_keep {
             return self.check_room_kept(log, tail, (units, must_keep));
         }
         if !log.has_words(tail) {
             log.raise_floor(tail.saturating_sub(log.ring.len() as u64 / 2));
         }
         Ok(())
+    }
+
+    /// True if a log that keeps entries has room, by what this member knows of an earlier floor:
+    /// the usual case.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    fn has_known_room(&self, log: LogWords<'_>, tail: u64, units: u64) -> Result<bool> {
+        let (most, (known, sum)) = (budget(self.map().chunks()), self.log.floor.get());
+        let all = self.map().word(LOG_UNITS)?.load(Ordering::Relaxed);
+        debug_assert!(known != 0 || sum == 0, "a sum is that of a floor");
+        Ok(!self.may_use_reserve.get()
+            && known != 0
+            && units <= most / LARGE_SHARE
+            && log.has_words(tail)
+            && all.checked_sub(sum).is_some_and(|held| held <= most))
     }
 
     /// As [`Member::check_room_in`], of a log that keeps entries, or shall, given the tail that was
@@ -269,7 +290,7 @@ impl Member {
     /// at the floor is looked at only if that is not enough.
     fn holds_more_than(&self, log: &LogWords<'_>, most: u64) -> Result<bool> {
         let all = self.map().word(LOG_UNITS)?.load(Ordering::Relaxed);
-        let (known, sum) = self.log_floor.get();
+        let (known, sum) = self.log.floor.get();
         if known != 0 && all.checked_sub(sum).is_some_and(|held| held <= most) {
             return Ok(false);
         }
@@ -279,11 +300,11 @@ impl Member {
     /// The units that the log holds.
     fn log_held(&self, log: &LogWords<'_>) -> Result<u64> {
         let floor = log.floor.load(Ordering::Acquire);
-        let (known, mut sum) = self.log_floor.get();
+        let (known, mut sum) = self.log.floor.get();
         if known != floor || floor == 0 {
             let _held = self.pin()?;
             sum = self.sum_at(log, floor.max(1))?.1;
-            self.log_floor.set((floor, sum));
+            self.log.floor.set((floor, sum));
         }
         Ok(self.map().word(LOG_UNITS)?.load(Ordering::Relaxed).saturating_sub(sum))
     }
@@ -315,7 +336,7 @@ impl Member {
     #[cold]
     fn shrink_log(&self) -> Result<()> {
         let Some(log) = log_words(self.map())? else { return Ok(()) };
-        self.log_units.set(0);
+        self.log.units.set(0);
         self.shrink_log_beyond(&log, budget(self.map().chunks()))
     }
 
@@ -438,8 +459,8 @@ impl Member {
         (units, cells): (u64, u64),
         more: u64,
     ) -> Result<()> {
-        let since = self.log_units.get() + units;
-        self.log_units.set(since);
+        let since = self.log.units.get() + units;
+        self.log.units.set(since);
         let is_due = since > budget(self.map().chunks()) / LOOK_SHARE;
         if is_due || position.is_multiple_of(FLOOR_EVERY) {
             self.shrink_log()?;

@@ -33,6 +33,15 @@ impl Member {
                 }
                 done
             });
+            // The usual case first: its value is moved once.
+            let done = match done {
+                Ok(value) if refusal.is_none() => {
+                    self.after_full.set(AfterFull::Error);
+                    self.return_lent_if_due();
+                    return Ok(value);
+                }
+                other => other,
+            };
             if let Some((full, is_of_heap)) = refusal {
                 if !is_of_heap || !self.may_run_again(&done, &mut waits)? {
                     return self.end_reserve(done, (full, is_of_heap));
