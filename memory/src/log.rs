@@ -238,7 +238,7 @@ impl Member {
     fn has_known_room(&self, log: LogWords<'_>, tail: u64, units: u64) -> Result<bool> {
         let (most, (known, sum)) = (budget(self.map().chunks()), self.log.floor.get());
         let all = self.map().word(LOG_UNITS)?.load(Ordering::Relaxed);
-        debug_assert!(known != 0 || sum == 0, "a sum is that of a floor");
+        debug_assert!(units != 0, "an entry of the log holds its own cell");
         Ok(!self.may_use_reserve.get()
             && known != 0
             && units <= most / LARGE_SHARE

@@ -115,7 +115,6 @@ pub(crate) fn is_released(map: &Map, head: u64, floor: u64) -> Result<bool, Corr
 
 /// As [`is_released`]: the first line of the cell, if it may be retired.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "two cells of each logged commit")]
 fn released_line(map: &Map, head: u64, floor: u64) -> Result<Option<HeldLine<'_>>, Corruption> {
     const HEAD: Corruption = Corruption("a queue of the log leads to a cell that it does not hold");
     if head < HEAP {
@@ -153,31 +152,31 @@ impl Arena<'_> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "each logged commit of one record")]
     pub(crate) fn hold_txn<'l>(&self, txn: u64, line: &'l [AtomicU64; 8]) -> &'l AtomicU64 {
-        let [_, link, retired, ..] = line;
+        let [_, next, retired, ..] = line;
         debug_assert!(is_transaction(line), "the cell of a transaction is one");
         debug_assert!(!pin::is_retired(retired.load(Ordering::Relaxed)), "it is in no queue");
         self.hold_line(txn, line, true);
-        link
+        next
     }
 
     /// As [`Arena::hold`], given the first line of the cell, and the link of the cell that was held
     /// last: the tail of the queue.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
-    pub(crate) fn hold_behind(&self, link: &AtomicU64, (cell, line): (u64, &[AtomicU64; 8])) {
+    pub(crate) fn hold_behind(&self, last: &AtomicU64, (cell, line): (u64, &[AtomicU64; 8])) {
         let [_, next, retired, ..] = line;
         let word = retired.load(Ordering::Acquire);
         if pin::is_retired(word) || !cell::has_class_of_size(line) {
             return;
         }
-        debug_assert!(link.load(Ordering::Relaxed) == 0, "the tail of a queue has no link");
+        debug_assert!(last.load(Ordering::Relaxed) == 0, "the tail of a queue has no link");
         self.set(undo::POP, cell | TO_HELD);
         crash_point!("hold.recorded");
         next.store(0, Ordering::Release);
         crash_point!("hold.cleared");
         retired.store(pin::hold(word), Ordering::Release);
         crash_point!("hold.stamped");
-        link_behind(self.held(), Some(link), cell);
+        link_behind(self.held(), Some(last), cell);
         self.set(undo::POP, 0);
         crash_point!("hold.done");
     }
