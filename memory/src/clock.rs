@@ -91,8 +91,11 @@ fn shift_ns_of(offsets: &str) -> i64 {
 }
 
 /// Milliseconds since 1970 at the last tick of the system clock (1 to 4 ms ago).
+#[inline]
 pub fn now_ms_coarse() -> u64 {
-    let now = u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX);
+    let now = clock(libc::CLOCK_REALTIME_COARSE);
+    // As `as_millis`, whose 128 bits take four times the instructions.
+    let now = now.as_secs().saturating_mul(1000).saturating_add(u64::from(now.subsec_millis()));
     #[cfg(feature = "crash-points")]
     let now = now.saturating_add_signed(CLOCK_SHIFT_MS.load(Ordering::Relaxed));
     now
@@ -112,6 +115,7 @@ pub fn now_ms() -> u64 {
 /// Milliseconds since 1970 for a change that is committed now: not before any time by which this
 /// thread has judged something ([`now_ms`], [`is_reached`]), and at most a tick before now. Costs
 /// as much as [`now_ms_coarse`], a fifth of [`now_ms`].
+#[inline]
 pub(crate) fn judged_ms() -> u64 {
     let (tick, exact) = (now_ms_coarse(), LAST_EXACT_MS.get());
     // A larger difference is that of a clock that was set back.

@@ -11,10 +11,12 @@ pub(crate) mod reader;
 pub(crate) mod entry;
 pub(crate) mod words;
 
+use std::ptr::NonNull;
+
 use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Result, invariant};
 
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::clock::judged_ms;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_VERSION};
@@ -24,7 +26,7 @@ use crate::layout::{
     CHUNK_BYTES, Corruption, LINE, LOG_FLOOR, LOG_KEEPS, LOG_TAIL, LOG_UNITS, LOG_WORDS,
 };
 use crate::log::entry::{LogEntry, check_value};
-use crate::log::words::{Claim, LogSlot, LogWords};
+use crate::log::words::{Claim, LogSlot, LogWords, WORDS_RESERVED};
 use crate::member::Member;
 use crate::member::arena::{close_undo_record, op, undo, write_undo};
 use crate::region::map::Map;
@@ -35,9 +37,6 @@ const WORDS_MIN: u64 = 1 << 16;
 const WORDS_MAX: u64 = 1 << 20;
 /// The ring takes at most this part of the heap, as far as [`WORDS_MIN`] allows.
 const WORDS_SHARE: u64 = 64;
-/// Positions that are left when the ring is full: each session may draw one at the same time, and
-/// 4,096 are for entries of the log itself.
-const WORDS_RESERVED: u64 = 20_480;
 /// The part of the heap that the log may hold.
 const HELD_SHARE: u64 = 16;
 /// The part of that which becomes free when the log holds more.
@@ -57,6 +56,7 @@ const _: () = assert!(FLOOR_EVERY < WORDS_RESERVED);
 const _: () = assert!(WORDS_MAX.is_power_of_two() && WORDS_MIN <= WORDS_MAX);
 const _: () = assert!(LARGE_SHARE > 2 && FREED_SHARE > 1, "a share is a part of the budget");
 const _: () = assert!(MEMBERS_MAX as u64 <= WORDS_RESERVED, "each session has a word in reserve");
+const _: () = assert!(POSITION + 8 == JUDGED && JUDGED + 8 == LINE, "the last words of the head");
 const _: () = assert!(budget(LOOK_SHARE) >= LOOK_SHARE, "a look is not due at each entry");
 
 /// After an abort, before its cell is retired: the position of a transaction becomes a hole.
@@ -74,17 +74,21 @@ pub(crate) fn give_back(txn: TxnCell<'_>) -> Result<(), Corruption> {
 
 /// The words of the log, if there is one.
 pub(crate) fn log_words(map: &Map) -> Result<Option<LogWords<'_>>, Corruption> {
-    let at = map.word(LOG_WORDS)?.load(Ordering::Acquire);
-    if at == 0 {
-        return Ok(None);
+    match map.word(LOG_WORDS)?.load(Ordering::Acquire) {
+        0 => Ok(None),
+        at => log_words_at(map, at).map(Some),
     }
+}
+
+/// The words of the log in the cell at an offset.
+fn log_words_at(map: &Map, at: u64) -> Result<LogWords<'_>, Corruption> {
     let count = cell::word(map, at, WORD_VERSION)?.load(Ordering::Relaxed);
     if !count.is_power_of_two() || !(WORDS_MIN..=WORDS_MAX).contains(&count) {
         return Err(Corruption("the log has a number of words that no log has"));
     }
     let ring = map.slice(at.saturating_add(LINE), count)?;
     debug_assert!(ring.len() as u64 == count, "the slice is the ring");
-    Ok(Some(LogWords { tail: map.word(LOG_TAIL)?, floor: map.word(LOG_FLOOR)?, ring }))
+    Ok(LogWords { tail: map.word(LOG_TAIL)?, floor: map.word(LOG_FLOOR)?, ring })
 }
 
 /// The number of words of the log in a heap with so many chunks.
@@ -98,7 +102,50 @@ const fn budget(chunks: u64) -> u64 {
     chunks * CHUNK_BYTES / LINE / HELD_SHARE
 }
 
+/// Repeats a claim whose word the floor has not passed, if the log may lose entries.
+#[cold]
+fn claim_of_full(
+    map: &Map,
+    log: LogWords<'_>,
+    (position, units): (u64, u64),
+) -> Result<Claim, Corruption> {
+    if held::keeps(map)? {
+        return Ok(Claim::Full);
+    }
+    log.raise_floor(position - log.ring.len() as u64 + 1);
+    Ok(log.claim(position, units))
+}
+
 impl Member {
+    /// As [`log_words`]. What its cell says is verified once: the words of a log are as many as its
+    /// heap has chunks for.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of each logged write")]
+    pub(crate) fn known_log_words(&self) -> Result<Option<LogWords<'_>>, Corruption> {
+        let map = self.map();
+        let at = map.word(LOG_WORDS)?.load(Ordering::Acquire);
+        if let Some((known_at, ring)) = self.log.ring.get()
+            && known_at == at
+        {
+            // SAFETY: words of the map, which `shared` keeps mapped while this member exists.
+            let ring = unsafe { ring.as_ref() };
+            return Ok(Some(LogWords {
+                tail: map.word(LOG_TAIL)?,
+                floor: map.word(LOG_FLOOR)?,
+                ring,
+            }));
+        }
+        if at == 0 { Ok(None) } else { self.verified_log_words(at).map(Some) }
+    }
+
+    #[cold]
+    fn verified_log_words(&self, at: u64) -> Result<LogWords<'_>, Corruption> {
+        debug_assert!(at != 0, "a log has its words in a cell");
+        let log = log_words_at(self.map(), at)?;
+        self.log.ring.set(Some((at, NonNull::from(log.ring))));
+        Ok(log)
+    }
+
     /// Creates the log, unless it exists. No cell may be pending.
     ///
     /// # Errors
@@ -156,30 +203,68 @@ impl Member {
     /// `Behind`, `Damaged`.
     pub(crate) fn check_log_room(&self, units: u64, must_keep: bool) -> Result<()> {
         let log = log_words(self.map())?.ok_or(NO_LOG)?;
-        self.check_room_in(&log, units, must_keep)
+        self.check_room_in(log, units, must_keep)
     }
 
     /// As [`Member::check_log_room`], given the words of the log.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of each logged write")]
     pub(crate) fn check_room_in(
         &self,
-        log: &LogWords<'_>,
+        log: LogWords<'_>,
         units: u64,
         must_keep: bool,
     ) -> Result<()> {
+        let tail = log.tail.load(Ordering::Acquire);
+        if held::keeps(self.map())? {
+            if self.has_known_room(log, tail, units)? {
+                return Ok(());
+            }
+            return self.check_room_kept(log, tail, (units, must_keep));
+        }
+        if must_keep {
+            return self.check_room_kept(log, tail, (units, must_keep));
+        }
+        if !log.has_words(tail) {
+            log.raise_floor(tail.saturating_sub(log.ring.len() as u64 / 2));
+        }
+        Ok(())
+    }
+
+    /// True if a log that keeps entries has room, by what this member knows of an earlier floor:
+    /// the usual case.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    fn has_known_room(&self, log: LogWords<'_>, tail: u64, units: u64) -> Result<bool> {
+        let (most, (known, sum)) = (budget(self.map().chunks()), self.log.floor.get());
+        let all = self.map().word(LOG_UNITS)?.load(Ordering::Relaxed);
+        debug_assert!(units != 0, "an entry of the log holds its own cell");
+        Ok(!self.may_use_reserve.get()
+            && known != 0
+            && units <= most / LARGE_SHARE
+            && log.has_words(tail)
+            && all.checked_sub(sum).is_some_and(|held| held <= most))
+    }
+
+    /// As [`Member::check_room_in`], of a log that keeps entries, or shall, given the tail that was
+    /// loaded before that was known.
+    #[inline(never)]
+    fn check_room_kept(
+        &self,
+        log: LogWords<'_>,
+        tail: u64,
+        (units, must_keep): (u64, bool),
+    ) -> Result<()> {
         let (map, most) = (self.map(), budget(self.map().chunks()));
         let held_max = if units > most / LARGE_SHARE { most / 2 } else { most };
-        let tail = log.tail.load(Ordering::Acquire);
         if must_keep && !held::keeps(map)? {
             self.set_log_keeps(true)?;
         }
-        let words = log.ring.len() as u64;
-        debug_assert!(words > WORDS_RESERVED, "the smallest log exceeds the reserve");
-        let has_words =
-            || tail.saturating_sub(log.floor.load(Ordering::Acquire)) < words - WORDS_RESERVED;
+        invariant!(units != 0, "an entry of the log holds nothing");
         if !held::keeps(map)? {
-            if !has_words() {
-                log.raise_floor(tail.saturating_sub(words / 2));
+            // It was relaxed meanwhile.
+            if !log.has_words(tail) {
+                log.raise_floor(tail.saturating_sub(log.ring.len() as u64 / 2));
             }
             return Ok(());
         }
@@ -188,7 +273,7 @@ impl Member {
             return Err(behind("the heap is full, and"));
         }
         for is_last in [false, true] {
-            if has_words() && !self.holds_more_than(log, held_max)? {
+            if log.has_words(tail) && !self.holds_more_than(&log, held_max)? {
                 return Ok(());
             }
             if !is_last {
@@ -205,7 +290,7 @@ impl Member {
     /// at the floor is looked at only if that is not enough.
     fn holds_more_than(&self, log: &LogWords<'_>, most: u64) -> Result<bool> {
         let all = self.map().word(LOG_UNITS)?.load(Ordering::Relaxed);
-        let (known, sum) = self.log_floor.get();
+        let (known, sum) = self.log.floor.get();
         if known != 0 && all.checked_sub(sum).is_some_and(|held| held <= most) {
             return Ok(false);
         }
@@ -215,11 +300,11 @@ impl Member {
     /// The units that the log holds.
     fn log_held(&self, log: &LogWords<'_>) -> Result<u64> {
         let floor = log.floor.load(Ordering::Acquire);
-        let (known, mut sum) = self.log_floor.get();
+        let (known, mut sum) = self.log.floor.get();
         if known != floor || floor == 0 {
             let _held = self.pin()?;
             sum = self.sum_at(log, floor.max(1))?.1;
-            self.log_floor.set((floor, sum));
+            self.log.floor.set((floor, sum));
         }
         Ok(self.map().word(LOG_UNITS)?.load(Ordering::Relaxed).saturating_sub(sum))
     }
@@ -249,8 +334,10 @@ impl Member {
     /// so that a thirty-second of what it may hold becomes free: as many cells as the next commits
     /// use, because queues that get longer are given back to the chunks.
     #[cold]
-    fn shrink_log(&self, log: &LogWords<'_>) -> Result<()> {
-        self.shrink_log_beyond(log, budget(self.map().chunks()))
+    fn shrink_log(&self) -> Result<()> {
+        let Some(log) = log_words(self.map())? else { return Ok(()) };
+        self.log.units.set(0);
+        self.shrink_log_beyond(&log, budget(self.map().chunks()))
     }
 
     #[cfg(all(test, not(loom)))]
@@ -312,27 +399,30 @@ impl Member {
     pub(crate) fn place_in_log(&self, txn: TxnCell<'_>, units: u64) -> Result<bool> {
         let log = log_words(self.map())?.ok_or(NO_LOG)?;
         let check = check_value(txn.all_lines()?.iter());
-        Ok(self.place_in(&log, (txn, txn.log_line()?), check, units)? != 0)
+        let head = cell::first_line(self.map(), txn.at)?;
+        Ok(self.place_in(log, (txn.at, head, txn.log_line()?), check, units)? != 0)
     }
 
-    /// As [`Member::place_in_log`], given the words of the log, the line of the transaction for the
-    /// log, and the check value of its other lines. Returns its position, or 0.
+    /// As [`Member::place_in_log`], given the words of the log, the transaction with its first line
+    /// and the one for the log, and the check value of its other lines. Returns its position, or 0.
     ///
     /// # Errors
     /// As [`Member::place_in_log`].
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn place_in(
         &self,
-        log: &LogWords<'_>,
-        (txn, line): (TxnCell<'_>, TxnLine<'_>),
+        log: LogWords<'_>,
+        (txn_at, head, line): (u64, &[AtomicU64; 8], TxnLine<'_>),
         check: u64,
         units: u64,
     ) -> Result<u64> {
         invariant!(units != 0, "an entry of the log holds nothing");
-        let map = self.map();
+        debug_assert!(txn_at.is_multiple_of(LINE), "a cell begins at a line");
+        let (map, [.., its_position, its_judged]) = (self.map(), head);
         line.set(LOG_HELD, units);
         let judged = u64::from(self.index()) << 48 | judged_ms() & (u64::MAX >> 16);
-        txn.word(JUDGED)?.store(judged, Ordering::Relaxed);
+        its_judged.store(judged, Ordering::Relaxed);
         // Nothing that grows with the transaction follows the first draw: consumers wait.
         let sum = map.word(LOG_UNITS)?.fetch_add(units, Ordering::Relaxed) + units;
         line.set(LOG_SUM, sum);
@@ -340,12 +430,11 @@ impl Member {
             let position = log.draw();
             crash_point!("log.drawn");
             line.set(LOG_CHECK, check ^ position);
-            txn.word(POSITION)?.store(position, Ordering::Release);
+            its_position.store(position, Ordering::Release);
             crash_point!("log.placed");
-            let mut claim = log.claim(position, txn.at / LINE);
-            if claim == Claim::Full && !held::keeps(map)? {
-                log.raise_floor(position - log.ring.len() as u64 + 1);
-                claim = log.claim(position, txn.at / LINE);
+            let mut claim = log.claim(position, txn_at / LINE);
+            if claim == Claim::Full {
+                claim = claim_of_full(map, log, (position, txn_at / LINE))?;
             }
             match claim {
                 Claim::Made => {
@@ -362,21 +451,19 @@ impl Member {
     /// After a logged commit that holds so many units and cells, with no lock held: lets the floor
     /// pass entries if the log holds too much, and retires what it holds no longer: as many units
     /// and cells, and some cells `more`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn tidy_log(
         &self,
         position: u64,
         (units, cells): (u64, u64),
         more: u64,
     ) -> Result<()> {
-        let since = self.log_units.get() + units;
-        self.log_units.set(since);
+        let since = self.log.units.get() + units;
+        self.log.units.set(since);
         let is_due = since > budget(self.map().chunks()) / LOOK_SHARE;
-        if (is_due || position.is_multiple_of(FLOOR_EVERY))
-            && let Some(log) = log_words(self.map())?
-        {
-            self.log_units.set(0);
-            self.shrink_log(&log)?;
+        if is_due || position.is_multiple_of(FLOOR_EVERY) {
+            self.shrink_log()?;
         }
         self.release_held(cells + more, units).map(drop)
     }

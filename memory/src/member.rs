@@ -96,6 +96,17 @@ pub(crate) struct EvacuatedParts {
     pub(crate) swept: Private<(u32, u64)>,
 }
 
+/// What a member knows of the log of its region.
+#[derive(Debug, Default)]
+pub(crate) struct KnownLog {
+    /// The cell that has the words of the log, and the words, once they were verified.
+    pub(crate) ring: Private<Option<(u64, NonNull<[AtomicU64]>)>>,
+    /// A floor of the log, and the units that the log had ever held before its first entry.
+    pub(crate) floor: Private<(u64, u64)>,
+    /// Units of its commits that the log holds, since it last looked at what the log holds.
+    pub(crate) units: Private<u64>,
+}
+
 /// One session in the region. Not `Sync`: each thread has its own.
 #[derive(Debug)]
 pub struct Member {
@@ -183,10 +194,8 @@ pub struct Member {
     pub(crate) refusals: Refusals,
     /// The chunk in which its last large cell ends.
     pub(crate) span_chunk: Private<u64>,
-    /// A floor of the log, and the units that the log had ever held before its first entry.
-    pub(crate) log_floor: Private<(u64, u64)>,
-    /// Units of its commits that the log holds, since it last looked at what the log holds.
-    pub(crate) log_units: Private<u64>,
+    /// What it knows of the log.
+    pub(crate) log: KnownLog,
     /// Decides about waits for locks that one process keeps.
     pub(crate) stall_hook: StallHooks,
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
-use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::kept::CLASS_SMALL_MAX;
@@ -53,17 +52,13 @@ const ONLY_RETIRES_SHARE: u64 = 64;
 /// retired since cannot be freed yet.
 const ONLY_RETIRES_PRESSURE: u64 = 16;
 
-/// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
-/// processor's sequential prefetch loads the rest.
-const PREFETCH_BYTES: u64 = 2048;
-
 /// How often an operation runs again after records were moved away from behind a free cell. It may
 /// need several cells.
 pub(crate) const JOINS_MAX: u32 = 8;
 
 const _: () = assert!(CHUNK_BYTES >= BUMP_SMALL_CELL_MAX, "a small cell lies in one chunk");
 const _: () = assert!(QUEUE_EXCESS > 1, "a queue keeps what its member needs");
-const _: () = assert!(TRIM_CELLS > 1 && PREFETCH_BYTES.is_multiple_of(LINE));
+const _: () = assert!(TRIM_CELLS > 1, "a queue that is too long gets shorter");
 
 impl Member {
     /// Allocates a pending cell of at least `bytes` (header included).
@@ -78,20 +73,7 @@ impl Member {
         let Some(class) = class::class_of(bytes) else {
             return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
-        debug_assert!(self.is_in_operation(), "another member may be taking cells");
-        let arena = self.arena();
-        let queue = arena.queue(class)?;
-        let head = queue.head.load(Ordering::Relaxed);
-        self.retired_in_a_row.set(0);
-        if head != 0 && self.is_head_reusable(queue, class, head)? {
-            arena.pop(queue, head)?;
-            self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
-            crash_point!("alloc.done");
-            return Ok(head);
-        }
-        let cell = self.allocate_slowly(&arena, class)?;
-        crash_point!("alloc.done");
-        Ok(cell)
+        self.allocate_of(class, bytes)
     }
 
     /// How many cells of a class are retired before the epoch advances.
@@ -131,17 +113,17 @@ impl Member {
         }
     }
 
-    /// Prefetches the lines of the cell that the next call will return. They were last used long
-    /// ago, and the work until then hides the misses.
-    #[inline]
-    fn prefetch_cell(&self, at: u64, bytes: u64) {
-        self.map().prefetch_lines(at, bytes.min(PREFETCH_BYTES).div_ceil(LINE));
-    }
-
-    fn allocate_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
+    /// As [`Member::allocate_of`], if the queue has no cell that every reader has left.
+    #[inline(never)]
+    pub(crate) fn allocate_slowly(&self, class: u8) -> Result<u64> {
         invariant!(class < CLASSES, "class {class} does not exist");
+        let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
+        if head != 0 && self.is_head_reusable(queue, class, head)? {
+            arena.pop(queue, head)?;
+            return Ok(head);
+        }
         if head != 0 {
             self.pressure.set(self.pressure.get() + 1);
             // A new member knows no safe epoch. Without one query each short-lived session would
@@ -149,7 +131,7 @@ impl Member {
             if self.safe.get() == 0 || self.pressure.get() >= self.pressure_of(class) {
                 self.advance()?;
             }
-            if let Some(head) = self.reusable_head(arena, queue, class)? {
+            if let Some(head) = self.reusable_head(&arena, queue, class)? {
                 arena.pop(queue, head)?;
                 return Ok(head);
             }
@@ -157,7 +139,7 @@ impl Member {
         let is_brief = self.is_brief.get();
         match self.allocate_with_retry(class, !is_brief) {
             Err(full @ Error::Full { .. }) if !is_brief && !self.refusals.is_known.get() => {
-                self.allocate_last_resort(arena, class, full)
+                self.allocate_last_resort(&arena, class, full)
             }
             other => other,
         }
@@ -280,14 +262,15 @@ impl Member {
             self.shorten_queues()?;
         }
         if self.may_be_too_long(arena, class) {
-            self.trim_long_queue(arena, class, TRIM_CELLS)?;
+            self.trim_long_queue(class, TRIM_CELLS)?;
         }
         Ok(())
     }
 
     /// As [`Member::trim_queue`], for what a record owns and the lines of the index, which are
     /// retired with it: each class in turn.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn trim_next_queue(&self, arena: &Arena<'_>) -> Result<()> {
         if self.aside_to_revisit.get() != 0 {
             self.revisit_set_aside(TRIM_CELLS)?;
@@ -295,7 +278,7 @@ impl Member {
         let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
         self.trimmed_class.set(other);
         if self.may_be_too_long(arena, other) {
-            self.trim_long_queue(arena, other, TRIM_CELLS * QUEUES as u64)?;
+            self.trim_long_queue(other, TRIM_CELLS * QUEUES as u64)?;
         }
         Ok(())
     }
@@ -344,7 +327,7 @@ impl Member {
     }
 
     #[cold]
-    fn trim_long_queue(&self, arena: &Arena<'_>, class: u8, most: u64) -> Result<()> {
+    fn trim_long_queue(&self, class: u8, most: u64) -> Result<()> {
         if self.only_retires.get() && self.retired_in_a_row.get() < ONLY_RETIRES_AFTER {
             self.set_only_retires(false);
         }
@@ -352,7 +335,7 @@ impl Member {
         if let Some(known) = self.queue_limits.get(class as usize) {
             known.set(limit);
         }
-        let queue = arena.queue(class)?;
+        let queue = self.arena().queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         if head == 0 || queue.count.load(Ordering::Relaxed) <= limit {
             return Ok(());

@@ -131,14 +131,24 @@ impl<'m> Cell<'m> {
     /// The cell that begins at a line.
     #[inline]
     pub(crate) fn at_units(map: &'m Map, units: u64) -> Result<Self, Corruption> {
-        let [_, _, _, version, sizes, key, ..] = map.line(units)?;
-        Ok(Self {
+        Ok(Self::with_line(map, units)?.0)
+    }
+
+    /// As [`Cell::at_units`], with the first line of the cell.
+    #[inline]
+    pub(crate) fn with_line(
+        map: &'m Map,
+        units: u64,
+    ) -> Result<(Self, &'m [AtomicU64; 8]), Corruption> {
+        let line @ [_, _, _, version, sizes, key, ..] = map.line(units)?;
+        let cell = Self {
             map,
             at: units * LINE,
             version: version.load(Ordering::Relaxed),
             sizes: sizes.load(Ordering::Relaxed),
             key: key.load(Ordering::Relaxed),
-        })
+        };
+        Ok((cell, line))
     }
 
     /// The record at a line, its key, and what follows the key, if its key has this hash. `None`
@@ -408,7 +418,8 @@ pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corrupt
 }
 
 /// Stores version and checksum: the last stores before a cell is published.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every write")]
 pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<(), Corruption> {
     debug_assert!(at.is_multiple_of(LINE), "a cell begins at a line");
     let words @ [head, _, _, its_version, ..] = map.line(at / LINE)?;
@@ -419,7 +430,8 @@ pub(crate) fn seal(map: &Map, at: u64, version: u64, body_crc: u32) -> Result<()
 }
 
 /// The checksum of the header's fixed part over that of the body.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as above")]
 fn checksum(words: &[AtomicU64; 8], body_crc: u32) -> u32 {
     let [head, _, _, version, sizes, key, ..] = words.each_ref();
     let parts = [
@@ -474,7 +486,8 @@ pub(crate) fn has_class_of_its_size(map: &Map, at: u64) -> Result<bool, Corrupti
 }
 
 /// As [`has_class_of_its_size`], of the cell with this first line.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as above")]
 pub(crate) fn has_class_of_size([head, _, _, _, sizes, ..]: &[AtomicU64; 8]) -> bool {
     let head = head.load(Ordering::Relaxed);
     let body = sizes.load(Ordering::Relaxed) >> 32;
@@ -492,10 +505,21 @@ pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Corruption> {
 }
 
 /// As [`bytes_at`], of the cell with this first line.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as above")]
 pub(crate) fn bytes_of(map: &Map, line: &[AtomicU64; 8]) -> Result<u64, Corruption> {
-    let [head, _, _, units, ..] = line;
-    let class = head.load(Ordering::Relaxed) as u8;
+    let [head, ..] = line;
+    bytes_of_class(map, head.load(Ordering::Relaxed) as u8, line)
+}
+
+/// As [`bytes_of`], given the class in that line.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as above")]
+pub(crate) fn bytes_of_class(
+    map: &Map,
+    class: u8,
+    [_, _, _, units, ..]: &[AtomicU64; 8],
+) -> Result<u64, Corruption> {
     let bytes = if class == CLASS_EXTENT {
         units.load(Ordering::Relaxed).saturating_mul(LINE)
     } else {

@@ -114,21 +114,26 @@ pub(crate) fn is_released(map: &Map, head: u64, floor: u64) -> Result<bool, Corr
 }
 
 /// As [`is_released`]: the first line of the cell, if it may be retired.
-#[inline]
-fn released_line(map: &Map, head: u64, floor: u64) -> Result<Option<&[AtomicU64; 8]>, Corruption> {
+#[inline(always)]
+fn released_line(map: &Map, head: u64, floor: u64) -> Result<Option<HeldLine<'_>>, Corruption> {
     const HEAD: Corruption = Corruption("a queue of the log leads to a cell that it does not hold");
     if head < HEAP {
         return Err(HEAD);
     }
     let line @ [first, _, retired, _, _, _, position, _] = cell::first_line(map, head)?;
-    if !pin::is_held(retired.load(Ordering::Relaxed)) {
+    let word = retired.load(Ordering::Relaxed);
+    if !pin::is_held(word) {
         return Err(HEAD);
     }
     // What follows a transaction was replaced by it, and the transaction has left the queue.
-    let kind = cell::kind_of(first.load(Ordering::Relaxed))?;
+    let first = first.load(Ordering::Relaxed);
+    let kind = cell::kind_of(first)?;
     let is_released = kind != CellKind::Transaction || position.load(Ordering::Relaxed) < floor;
-    Ok(is_released.then_some(line))
+    Ok(is_released.then_some((line, first, word)))
 }
+
+/// The first line of a held cell, its first word, and its word `retired`.
+type HeldLine<'m> = (&'m [AtomicU64; 8], u64, u64);
 
 impl Arena<'_> {
     /// Adds an unlinked cell to the queue of what the log holds, unless it is there, or has been.
@@ -142,14 +147,38 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// As [`Arena::hold`], of the cell of a transaction that this member has just committed.
-    #[inline]
-    pub(crate) fn hold_txn(&self, txn: u64) -> Result<(), Corruption> {
-        let line @ [_, _, retired, ..] = cell::first_line(self.map, txn)?;
+    /// As [`Arena::hold`], of the cell of a transaction that this member has just committed, given
+    /// its first line. Returns its link, for [`Arena::hold_behind`].
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "each logged commit of one record")]
+    pub(crate) fn hold_txn<'l>(&self, txn: u64, line: &'l [AtomicU64; 8]) -> &'l AtomicU64 {
+        let [_, next, retired, ..] = line;
         debug_assert!(is_transaction(line), "the cell of a transaction is one");
         debug_assert!(!pin::is_retired(retired.load(Ordering::Relaxed)), "it is in no queue");
         self.hold_line(txn, line, true);
-        Ok(())
+        next
+    }
+
+    /// As [`Arena::hold`], given the first line of the cell, and the link of the cell that was held
+    /// last: the tail of the queue.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn hold_behind(&self, last: &AtomicU64, (cell, line): (u64, &[AtomicU64; 8])) {
+        let [_, next, retired, ..] = line;
+        let word = retired.load(Ordering::Acquire);
+        if pin::is_retired(word) || !cell::has_class_of_size(line) {
+            return;
+        }
+        debug_assert!(last.load(Ordering::Relaxed) == 0, "the tail of a queue has no link");
+        self.set(undo::POP, cell | TO_HELD);
+        crash_point!("hold.recorded");
+        next.store(0, Ordering::Release);
+        crash_point!("hold.cleared");
+        retired.store(pin::hold(word), Ordering::Release);
+        crash_point!("hold.stamped");
+        link_behind(self.held(), Some(last), cell);
+        self.set(undo::POP, 0);
+        crash_point!("hold.done");
     }
 
     #[inline(always)]
@@ -162,7 +191,8 @@ impl Arena<'_> {
         crash_point!("hold.done");
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     fn link_held(&self, cell: u64, [_, next, retired, ..]: &[AtomicU64; 8], is_txn: bool) {
         debug_assert!(cell.is_multiple_of(LINE), "a cell begins at a line, {cell:#x} does not");
         next.store(0, Ordering::Release);
@@ -229,7 +259,7 @@ impl Member {
             if head == 0 {
                 return Ok(false);
             }
-            let line = match released_line(map, head, floor) {
+            let (line, first, word) = match released_line(map, head, floor) {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(false),
                 Err(damage) => {
@@ -238,11 +268,10 @@ impl Member {
                     return Err(damage.into());
                 }
             };
-            let [first, ..] = line;
-            let class = first.load(Ordering::Relaxed) as u8;
-            let bytes = cell::bytes_of(map, line)?;
+            let class = first as u8;
+            let bytes = cell::bytes_of_class(map, class, line)?;
             (cells, units) = (cells.saturating_sub(1), units.saturating_sub(bytes / LINE));
-            arena.requeue_line(queue, arena.queue(class)?, (head, line))?;
+            arena.requeue_line(queue, arena.queue(class)?, (head, line, word))?;
             crash_point!("hold.released");
             self.trim_queue(&arena, class)?;
         }

@@ -24,9 +24,20 @@ const PENDING_MAX: usize = 8 << 20;
 
 impl<'m> Arena<'m> {
     /// Removes the head of a queue. It becomes pending.
-    #[inline]
     pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
-        let line @ [_, next, ..] = cell::first_line(self.map, cell)?;
+        self.pop_line(queue, (cell, cell::first_line(self.map, cell)?))
+    }
+
+    /// As [`Arena::pop`], given the first line of the cell.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every write")]
+    pub(crate) fn pop_line(
+        &self,
+        queue: Queue<'_>,
+        (cell, line): (u64, &[AtomicU64; 8]),
+    ) -> Result<(), Corruption> {
+        debug_assert!(queue.head.load(Ordering::Relaxed) == cell, "only a head is removed");
+        let [_, next, ..] = line;
         self.set(undo::POP, cell);
         crash_point!("pop.recorded");
         queue.head.store(next.load(Ordering::Relaxed), Ordering::Release);
@@ -112,7 +123,8 @@ impl<'m> Arena<'m> {
 
     /// The link of a queue's last cell, if it has one to which another cell can be linked, or is by
     /// an append that was interrupted.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn tail_link(&self, queue: Queue<'_>, cell: u64) -> Option<&'m AtomicU64> {
         match queue.head.load(Ordering::Relaxed) {
             0 => None,
@@ -204,17 +216,21 @@ impl<'m> Arena<'m> {
         to: Queue<'_>,
         cell: u64,
     ) -> Result<(), Corruption> {
-        self.requeue_line(from, to, (cell, cell::first_line(self.map, cell)?))
+        let line @ [_, _, retired, ..] = cell::first_line(self.map, cell)?;
+        self.requeue_line(from, to, (cell, line, retired.load(Ordering::Relaxed)))
     }
 
-    /// As [`Arena::requeue`], given the first line of the cell.
-    #[inline]
+    /// As [`Arena::requeue`], given the first line of the cell, and its word `retired`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a caller knows whether the log held the cell")]
     pub(crate) fn requeue_line(
         &self,
         from: Queue<'_>,
         to: Queue<'_>,
-        (cell, [_, link, retired, ..]): (u64, &[AtomicU64; 8]),
+        (cell, [_, link, retired, ..], word): (u64, &[AtomicU64; 8], u64),
     ) -> Result<(), Corruption> {
+        debug_assert!(retired.load(Ordering::Relaxed) == word, "the word is that of the cell");
+        debug_assert!(pin::is_retired(word), "a cell in a queue is retired");
         self.set(undo::POP, cell);
         crash_point!("aside.recorded");
         from.head.store(link.load(Ordering::Relaxed), Ordering::Release);
@@ -223,7 +239,6 @@ impl<'m> Arena<'m> {
         from.count.store(count.saturating_sub(1), Ordering::Relaxed);
         link.store(0, Ordering::Release);
         crash_point!("aside.cleared");
-        let word = retired.load(Ordering::Relaxed);
         if pin::is_held(word) {
             let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
             retired.store(pin::retire(word, now), Ordering::Release);

@@ -8,6 +8,14 @@ use crate::heap::refill::no_room;
 use crate::member::refusals::ReaderWaits;
 use crate::member::{AfterFull, Member};
 
+/// An operation that found no room before it used the reserve.
+struct FullRefusal {
+    error: Error,
+    /// It is the heap that is full.
+    is_of_heap: bool,
+    waits: ReaderWaits,
+}
+
 impl Member {
     /// Runs an operation that changes the region. If the heap is full for it, live records are
     /// moved together, as far as that makes room, and the operation runs again. If it is still
@@ -21,8 +29,7 @@ impl Member {
     /// Those of the operation. It must change nothing if it fails.
     #[inline]
     pub fn with_reserve<T>(&self, mut operation: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut refusal: Option<(Error, bool)> = None;
-        let (mut evacuations, mut waits) = (0, ReaderWaits::default());
+        let (mut refusal, mut evacuations): (Option<FullRefusal>, _) = (None, 0);
         self.after_full.set(AfterFull::Join(JOINS_MAX));
         // One call in a loop, so that it is part of its caller.
         loop {
@@ -35,8 +42,17 @@ impl Member {
                 }
                 done
             });
-            if let Some(full) = refusal {
-                match self.may_run_again(&done, full.1, &mut waits) {
+            // The usual case first: its value is moved once.
+            let done = match done {
+                Ok(value) if refusal.is_none() => {
+                    self.after_full.set(AfterFull::Error);
+                    self.return_lent_if_due();
+                    return Ok(value);
+                }
+                other => other,
+            };
+            if let Some(mut full) = refusal {
+                match self.may_run_again(&done, &mut full) {
                     Ok(true) => refusal = Some(full),
                     Ok(false) => return self.end_reserve(done, full),
                     Err(error) => return self.end_reserve(Err(error), full),
@@ -48,7 +64,8 @@ impl Member {
                     let is_of_heap = self.wanted_units.get() != 0;
                     if !self.has_room_after(&mut evacuations)? {
                         self.begin_reserve()?;
-                        refusal = Some((full, is_of_heap));
+                        let waits = ReaderWaits::default();
+                        refusal = Some(FullRefusal { error: full, is_of_heap, waits });
                     }
                 }
                 other => {
@@ -102,21 +119,16 @@ impl Member {
     /// After an operation that may use the reserve: true if it was refused, and should run again
     /// after a wait. While this member has a pin, [`Member::wait_and_return_if_due`] waits later.
     #[cold]
-    fn may_run_again<T>(
-        &self,
-        done: &Result<T>,
-        is_of_heap: bool,
-        waits: &mut ReaderWaits,
-    ) -> Result<bool> {
+    fn may_run_again<T>(&self, done: &Result<T>, full: &mut FullRefusal) -> Result<bool> {
         let known = &self.refusals.lent;
-        let is_full = is_of_heap && matches!(done, Err(Error::Full { .. }));
+        let is_full = full.is_of_heap && matches!(done, Err(Error::Full { .. }));
         let is_refused = is_full && !known.is_growth.get();
         known.is_wait_due.set(is_refused && self.has_pin());
         if !is_refused || self.has_pin() {
             return Ok(false);
         }
         self.may_use_reserve.set(false);
-        let may_run = self.wait_and_return(waits);
+        let may_run = self.wait_and_return(&mut full.waits);
         self.may_use_reserve.set(true);
         if may_run == Ok(true) {
             // What has come free may be elsewhere.
@@ -128,7 +140,8 @@ impl Member {
     /// Ends the use of the reserve. If the operation does not fit into the reserve either, its
     /// first error tells why.
     #[cold]
-    fn end_reserve<T>(&self, repeated: Result<T>, (full, is_of_heap): (Error, bool)) -> Result<T> {
+    fn end_reserve<T>(&self, repeated: Result<T>, full: FullRefusal) -> Result<T> {
+        let FullRefusal { error: full, is_of_heap, .. } = full;
         self.may_use_reserve.set(false);
         self.after_full.set(AfterFull::Error);
         let is_refused = matches!(repeated, Err(Error::Full { .. }));

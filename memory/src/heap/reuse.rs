@@ -1,13 +1,16 @@
 //! What a member verifies before it uses memory that its queues and bump ranges name: they lie in
 //! shared memory, and a flipped bit of them must not lead to a cell that is in use.
 
+use nearstate_model::Result;
 use nearstate_model::invariant::guaranteed;
 
 use crate::atomic::Ordering;
+use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_RETIRED};
+use crate::heap::class::class_of;
 use crate::layout::{Corruption, HEAP, LINE};
 use crate::member::Member;
-use crate::member::arena::{Bump, Queue, SET_ASIDE};
+use crate::member::arena::{Arena, Bump, Queue, SET_ASIDE};
 use crate::member::pin;
 use crate::region::map::Map;
 
@@ -47,7 +50,70 @@ pub(crate) fn retired_word(map: &Map, number: u8, head: u64) -> Result<u64, Corr
     Ok(retired)
 }
 
+/// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
+/// processor's sequential prefetch loads the rest.
+const PREFETCH_BYTES: u64 = 2048;
+const _: () = assert!(PREFETCH_BYTES.is_multiple_of(LINE), "whole lines are prefetched");
+
 impl Member {
+    /// As [`Member::allocate`], given the class for so many bytes.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the class of most cells is a constant")]
+    pub(crate) fn allocate_of(&self, class: u8, bytes: u64) -> Result<u64> {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        debug_assert!(class_of(bytes) == Some(class), "a cell has the class of its size");
+        let arena = self.arena();
+        let queue = arena.queue(class)?;
+        self.retired_in_a_row.set(0);
+        let cell = match self.pop_reusable(&arena, queue, class)? {
+            Some(head) => {
+                self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
+                head
+            }
+            None => self.allocate_slowly(class)?,
+        };
+        crash_point!("alloc.done");
+        Ok(cell)
+    }
+
+    /// Prefetches the lines of the cell that the next call will return. They were last used long
+    /// ago, and the work until then hides the misses.
+    #[inline]
+    fn prefetch_cell(&self, at: u64, bytes: u64) {
+        self.map().prefetch_lines(at, bytes.min(PREFETCH_BYTES).div_ceil(LINE));
+    }
+
+    /// Takes the head of the queue of a class, which becomes pending, if no reader can hold it.
+    /// `None` of one that a pin may hold, and of a damaged one: [`Member::is_head_reusable`] tells
+    /// them apart.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every write")]
+    fn pop_reusable(
+        &self,
+        arena: &Arena<'_>,
+        queue: Queue<'_>,
+        class: u8,
+    ) -> Result<Option<u64>, Corruption> {
+        let head = queue.head.load(Ordering::Relaxed);
+        if head < HEAP {
+            return Ok(None);
+        }
+        let Ok(line @ [first, _, retired, ..]) = cell::first_line(arena.map, head) else {
+            return Ok(None);
+        };
+        let word = retired.load(Ordering::Relaxed);
+        if !pin::is_retired(word)
+            || pin::is_held(word)
+            || first.load(Ordering::Relaxed) as u8 != class
+            || !pin::is_reusable(word, self.safe.get())
+        {
+            return Ok(None);
+        }
+        debug_assert!(retired_word(arena.map, class, head) == Ok(word), "the head is verified");
+        arena.pop_line(queue, (head, line))?;
+        Ok(Some(head))
+    }
+
     /// True if the head of a queue may be reused. A head that is no retired cell of the queue means
     /// that the link to it has a flipped bit: the queue is given up, so that nothing in use is
     /// taken from it. Its cells stay allocated until the repair.

@@ -86,7 +86,8 @@ pub fn is_record_version(word: u64) -> bool {
 ///
 /// # Errors
 /// `Full` if the record has changed [`VERSION_MAX`] times, `Damaged`.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every write")]
 pub(crate) fn next_version(before: Option<u64>, stamp: u64) -> Result<u64> {
     let last = match before {
         Some(before) if version_count(before) >> GENERATION_SHIFT >= stamp >> GENERATION_SHIFT => {

@@ -107,12 +107,6 @@ impl<'m> TxnLine<'m> {
         }
     }
 
-    /// Its words.
-    #[inline]
-    pub(crate) const fn words(self) -> &'m [AtomicU64; 8] {
-        self.0
-    }
-
     /// Stores one of its words. Release: a recoverer that reads this value also reads everything
     /// stored before it.
     #[inline]

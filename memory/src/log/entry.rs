@@ -205,8 +205,16 @@ const fn mix(sum: u64, word: u64) -> u64 {
 /// A check value of what an entry says: any flipped bit changes it. The position is added to it.
 pub(crate) fn check_value<'l>(lines: impl Iterator<Item = &'l [AtomicU64; 8]>) -> u64 {
     lines.map(TxnLine::of).filter(|line| mark_of(*line) != 0).fold(0, |sum, line| {
-        [LINE_SLOT, LINE_OLD, LINE_NEW, LINE_BASE, LINE_MARK]
-            .into_iter()
-            .fold(sum, |sum, which| mix(sum, line.get(which)))
+        let words = [LINE_SLOT, LINE_OLD, LINE_NEW, LINE_BASE, LINE_MARK];
+        check_of(sum, words.map(|which| line.get(which)))
     })
+}
+
+/// As [`check_value`], of the entry whose earlier lines have the value `sum`, with one line more:
+/// its slot, the old entry, the new one, the version before, and the mark.
+#[inline]
+pub(crate) fn check_of(sum: u64, said: [u64; 5]) -> u64 {
+    debug_assert!(said.first() != Some(&0), "a line that changes a record has a slot");
+    debug_assert!(said.last().is_some_and(|mark| mark & MARK != 0), "the log has the record");
+    said.into_iter().fold(sum, mix)
 }

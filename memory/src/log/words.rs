@@ -26,6 +26,10 @@ const CLAIMED: u64 = 1 << UNITS_BITS;
 const VOID: u64 = 2 << UNITS_BITS;
 const STATE: u64 = 3 << UNITS_BITS;
 
+/// Positions that are left when the ring is full: each session may draw one at the same time, and
+/// 4,096 are for entries of the log itself.
+pub(crate) const WORDS_RESERVED: u64 = 20_480;
+
 const _: () = assert!(UNITS_BITS + 2 == ROUND_SHIFT, "a word has units, a state and a round");
 const _: () = assert!(CLAIMED | VOID == STATE && CLAIMED & VOID == 0, "states are told apart");
 
@@ -68,10 +72,14 @@ pub(crate) enum LogSlot {
 
 impl LogWords<'_> {
     /// The round of a position. That of a ring whose words are 0 precedes the first one.
+    #[inline]
     const fn round(&self, position: u64) -> u64 {
-        (position / self.ring.len() as u64 + 1) % ROUNDS
+        // A division by a number that the compiler does not know as a power of two is slow.
+        debug_assert!(self.ring.len().is_power_of_two(), "a round is a power of two of positions");
+        ((position >> self.ring.len().trailing_zeros()) + 1) % ROUNDS
     }
 
+    #[inline]
     fn word(&self, position: u64) -> &AtomicU64 {
         debug_assert!(self.ring.len().is_power_of_two(), "positions have their words in turn");
         let index = position as usize & (self.ring.len() - 1);
@@ -93,12 +101,23 @@ impl LogWords<'_> {
 
     /// L2. All locks of the transaction are held: its position is behind those of all
     /// transactions on which it depends.
+    #[inline]
     pub(crate) fn draw(&self) -> u64 {
         self.tail.fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    /// True if the ring has words left for entries, given a tail: without those in reserve.
+    #[inline]
+    pub(crate) fn has_words(&self, tail: u64) -> bool {
+        let words = self.ring.len() as u64;
+        debug_assert!(words > WORDS_RESERVED, "the smallest log exceeds the reserve");
+        tail.saturating_sub(self.floor.load(Ordering::Acquire)) < words - WORDS_RESERVED
+    }
+
     /// L4: names a transaction at its position. A word whose position the floor has not passed is
     /// not replaced, and not one of a later round.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of each logged write")]
     pub(crate) fn claim(&self, position: u64, units: u64) -> Claim {
         debug_assert!(units != 0 && units <= UNITS, "a transaction lies in the heap");
         let (word, words) = (self.word(position), self.ring.len() as u64);

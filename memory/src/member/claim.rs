@@ -22,8 +22,8 @@ use crate::member::held_since::clear_stalled;
 use crate::member::refusals::Refusals;
 use crate::member::stalled::StallHooks;
 use crate::member::{
-    ALL_ASIDE, AfterFull, EvacuatedParts, Health, Member, Private, TABLES_KNOWN, is_process_dead,
-    lock,
+    ALL_ASIDE, AfterFull, EvacuatedParts, Health, KnownLog, Member, Private, TABLES_KNOWN,
+    is_process_dead, lock,
 };
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::process_check;
@@ -256,8 +256,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         chunk: Private::new(0),
         refusals: Refusals::default(),
         span_chunk: Private::new(0),
-        log_floor: Private::new((0, 0)),
-        log_units: Private::new(0),
+        log: KnownLog::default(),
         stall_hook: StallHooks::default(),
     })
 }

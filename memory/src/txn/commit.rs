@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use nearstate_model::{Error, Result, invariant};
 
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, CellKind};
 use crate::heap::queue::finish_line;
@@ -420,15 +420,15 @@ impl Member {
             let is_kept = matches!(access.change, CellChange::Keep);
             access.retired = (!is_kept).then(|| head.load(Ordering::Relaxed) as u8);
         }
-        self.seal_after(access)
+        self.seal_after(access, self.map().word(access.lock_at)?)
     }
 
-    /// As [`Member::seal_version`], of an access whose version before is known.
+    /// As [`Member::seal_version`], of an access whose version before is known, given the word of
+    /// its lock.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
-    pub(crate) fn seal_after(&self, access: &mut RecordAccess) -> Result<()> {
+    pub(crate) fn seal_after(&self, access: &mut RecordAccess, word: &AtomicU64) -> Result<()> {
         let map = self.map();
-        let word = map.word(access.lock_at)?;
         let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
         match access.change {
             CellChange::Keep => {}
@@ -506,7 +506,7 @@ impl Member {
         access: &RecordAccess,
         txn: TxnCell<'_>,
         (line_at, line): (u64, TxnLine<'_>),
-    ) -> Result<()> {
+    ) -> Result<(u64, &AtomicU64)> {
         invariant!(access.is_write(), "a record that was only read gets an intent");
         let slot_at = match access.entry_at {
             0 => self.empty_word(access)?,
@@ -525,7 +525,7 @@ impl Member {
             publish(word, intent(hash_tag(access.hash), line_at));
         }
         crash_point!("txn.intending");
-        Ok(())
+        Ok((slot_at, word))
     }
 
     /// An empty word of the chain: the one found before, unless this transaction has filled it.

@@ -1,13 +1,10 @@
 //! The part of a commit that recovery repeats for a dead member: it rolls an undecided transaction
 //! back or a decided one forward, and releases its locks (`spec/region.md`, section 9).
 
-use nearstate_model::invariant;
-
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::heap::cell::Cell;
 use crate::heap::held::HAS_POSITION;
-use crate::index::bucket::{is_intent, load, publish, units_of};
+use crate::index::bucket::units_of;
 use crate::index::intent::{
     LINE_LOCK, LINE_NEW, LINE_OLD, LINE_SLOT, POSITION, TxnCell, TxnLine, TxnOutcome,
 };
@@ -16,7 +13,6 @@ use crate::log;
 use crate::member::arena::{Arena, op, undo};
 use crate::member::lock;
 use crate::txn::events;
-use crate::txn::plan::RecordAccess;
 use crate::txn::publish::{Disposal, retire_record};
 use crate::txn::usage;
 
@@ -83,46 +79,6 @@ pub(crate) fn roll_forward(arena: &Arena<'_>) -> Result<(), Corruption> {
     if position == 0 {
         arena.retire(txn.at)?;
     }
-    crash_point!("txn.cell_retired");
-    arena.set(undo::OP, op::NONE);
-    Ok(())
-}
-
-/// As [`roll_forward`], for a transaction of the log with one line, which stands for a record that
-/// the log has: the same stores in the same order, so recovery completes it by [`roll_forward`].
-/// The intent is in place, because only its own transaction replaces it while its writer lives.
-/// `old` is the record that is replaced.
-#[inline]
-pub(crate) fn roll_forward_single(
-    arena: &Arena<'_>,
-    txn: TxnCell<'_>,
-    access: &RecordAccess,
-    (old, position): (Option<Cell<'_>>, u64),
-) -> Result<(), Corruption> {
-    invariant!(position != 0, "a transaction of the log is committed without a position");
-    let (line, new) = (txn.line(0)?, access.new_entry());
-    let word = arena.map.word(line.get(LINE_SLOT))?;
-    debug_assert!(is_intent(load(word)), "an intent was replaced before its transaction ended");
-    publish(word, new);
-    crash_point!("txn.replacing");
-    if new == 0 {
-        txn.raise_stamp(access.lock_at)?;
-    }
-    crash_point!("txn.replaced");
-    arena.set(undo::PENDING, 0);
-    crash_point!("txn.unpended");
-    arena.hold_txn(txn.at)?;
-    if new != 0 {
-        let [_, next, ..] = arena.map.line(units_of(new))?;
-        next.store(HAS_POSITION | position, Ordering::Release);
-    }
-    match old {
-        Some(old) if old.children() == 0 => arena.hold(old.at())?,
-        Some(_) | None => {
-            retire_record(arena, access.entry, new, Disposal::Held)?;
-        }
-    }
-    crash_point!("txn.retired");
     crash_point!("txn.cell_retired");
     arena.set(undo::OP, op::NONE);
     Ok(())

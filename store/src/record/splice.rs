@@ -103,7 +103,8 @@ impl<'a> Splice<'a> {
 
     /// Replaces one more block; false if the splice is full, or the block is too large for the
     /// record's cell.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn add(&mut self, old: Span, new: &'a [u8]) -> bool {
         if new.len() > BLOCK_INLINE_MAX || self.count >= CUTS_MAX {
             return false;

@@ -60,8 +60,17 @@ impl Condition<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "most writes have no condition")]
     pub(crate) fn holds(&self, record: Option<Cell<'_>>) -> Result<bool> {
+        if *self == Self::Always && !record.is_some_and(|cell| cell.has_meta()) {
+            return Ok(true);
+        }
+        self.holds_now(record)
+    }
+
+    /// As [`Condition::holds`], if it has to look at the record.
+    fn holds_now(&self, record: Option<Cell<'_>>) -> Result<bool> {
         Ok(match (self, present(record)?) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => {
                 true
@@ -262,22 +271,22 @@ impl Session {
             let plain = FlagCheck::of_plain(place, NEEDS_TXN);
             return self.put_checked::<false>(plain, (lookup, probed), value, condition);
         }
-        match FlagCheck::of_direct(place, NEEDS_TXN, flags) {
-            Some(flags) => self.put_logged(flags, (lookup, probed), value, condition),
-            None => Ok(None),
-        }
+        self.put_logged((namespace, flags), (lookup, probed), value, condition)
     }
 
-    /// A put in a namespace that is logged.
+    /// A put in a namespace that is logged, or that needs a transaction.
     #[inline(never)]
     fn put_logged(
         &self,
-        flags: FlagCheck<'_>,
+        (namespace, flags): (Namespace, u64),
         known: (KeyLookup<'_>, KnownSlot),
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
-        self.put_checked::<true>(flags, known, value, condition)
+        match FlagCheck::of_direct((known.0.table, namespace.index), NEEDS_TXN, flags) {
+            Some(flags) => self.put_checked::<true>(flags, known, value, condition),
+            None => Ok(None),
+        }
     }
 
     #[inline(always)]
@@ -341,7 +350,8 @@ impl Session {
 
     /// As [`Session::draft`] of a record without children and metadata. Returns what is known about
     /// the slot of the key.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs 70 instructions, most of them moves")]
     pub(crate) fn draft_pair(
         &self,
         lookup: KeyLookup<'_>,
@@ -373,7 +383,8 @@ impl Session {
     /// As [`Session::draft`] of an old version with some bytes of its block table replaced: each
     /// byte is copied once, from cell to cell. `meta` follows the table; `None` keeps that of the
     /// old version.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs 40 instructions, most of them moves")]
     pub(crate) fn draft_spliced(
         &self,
         lookup: KeyLookup<'_>,
