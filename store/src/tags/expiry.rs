@@ -55,11 +55,8 @@ const SKIPPED_MAX: usize = 1024;
 /// The same for a writer that collects: together some tens of microseconds.
 const SKIPPED_ASIDE_MAX: usize = 4;
 
-/// Entries at which a call of [`Session::collect_expired`] looks before their time: some tens of
-/// microseconds.
-const SWEPT_MAX: usize = 64;
-
-/// The same for a write that found no room, which may look again in each tick of the clock.
+/// Entries at which a write that found no room looks before their time: some hundred microseconds.
+/// It may look again in each tick of the clock.
 const SWEPT_FOR_ROOM: usize = 512;
 
 /// Deletions that fail in one call. Each may be a wait for the lock of a stopped process, a second.
@@ -150,11 +147,8 @@ impl Session {
     /// `Full`, `Behind`, `Stalled`, `TransactionTooLarge`: a record fails, and none was deleted.
     /// `Damaged`, `System`, `Forked`.
     pub fn collect_expired(&self, limit: usize) -> Result<Collected> {
-        let (collected, mut failed) = self.collect_due(limit, SKIPPED_MAX);
-        let swept = self.sweep_entries(SWEPT_MAX.min(limit));
-        if let Err(error) = swept {
-            failed.get_or_insert(error);
-        }
+        let (collected, failed) = self.collect_due(limit, SKIPPED_MAX);
+        self.sweep_if_due();
         match failed {
             Some(error) if collected.records == 0 || !is_passing(&error) => Err(error),
             _ => Ok(collected),

@@ -12,26 +12,27 @@ use crate::session::Session;
 use crate::tags::maintain::{expires_ms, expiry_key};
 use crate::txn::write_set::WriteSet;
 
-/// Entries at which a writer looks when it collects, which it does after sixteen entries of its
-/// own: twice as many, so that the number of stale ones falls.
-const SWEPT_ASIDE: usize = 32;
+/// Entries at which a collection looks. A writer collects after sixteen entries of its own: twice as
+/// many, so that the number of stale ones falls.
+const SWEPT: usize = 32;
 
-/// A share of stale entries below which the next sweep of a writer waits longer.
+/// A share of stale entries below which the next sweep of a session waits longer.
 const STALE_SHARE: usize = 8;
 
-/// The most collections of a writer between two sweeps: then a look costs each of its writes 20 ns.
+/// The most collections of a session between two sweeps: then they cost each write of a record with
+/// an expiry time some 20 ns.
 const PAUSE_MAX: u32 = 64;
 
 impl Session {
-    /// After a collection of a writer. A failure is no error of the write.
+    /// After a collection. A failure is none of the write or the collection.
     pub(super) fn sweep_if_due(&self) {
         let (left, pause) = self.internal.sweep_pause.get();
         if left != 0 {
             self.internal.sweep_pause.set((left - 1, pause));
             return;
         }
-        let removed = self.sweep_entries(SWEPT_ASIDE).unwrap_or_default();
-        let is_clean = removed * STALE_SHARE < SWEPT_ASIDE;
+        let removed = self.sweep_entries(SWEPT).unwrap_or_default();
+        let is_clean = removed * STALE_SHARE < SWEPT;
         let pause = if is_clean { (2 * pause).clamp(1, PAUSE_MAX) } else { 0 };
         self.internal.sweep_pause.set((pause, pause));
     }
