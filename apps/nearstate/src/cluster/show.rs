@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use nearstate_node::{ClusterStatus, CopyStatus};
+use nearstate_node::{ClusterStatus, CopyStatus, FileSystemSpace};
 use serde_json::{Value, json};
 
 use super::file::{ClusterFile, FileHost};
@@ -26,6 +26,7 @@ pub(crate) fn to_json(
         "cluster": file.name,
         "host": host.name,
         "applied": status.applied,
+        "directory_bytes_free": directory_space(file, host).and_then(|space| space.bytes_free),
         "regions_outside": outside.map(|partition| &partition.name).collect::<Vec<_>>(),
         "level": status.level.0,
         "level_highest": level::highest().0,
@@ -43,6 +44,11 @@ pub(crate) fn to_json(
         "partitions": status.copies.iter().map(|copy| copy_json(file, copy)).collect::<Vec<_>>(),
         "alarms": alarms,
     })
+}
+
+/// What the file system of the membership's directory has left. `None`: it does not tell.
+pub(crate) fn directory_space(file: &ClusterFile, host: &FileHost) -> Option<FileSystemSpace> {
+    FileSystemSpace::of(&file.directory(host)).ok()
 }
 
 fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
@@ -85,6 +91,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
             json!({ "view": view, "longest": longest, "sealed": sealed })
         }),
         "bytes_free": copy.bytes_free,
+        "file_system_bytes_free": copy.file_system_bytes_free,
         "bytes_max": copy.bytes_max,
         "members": members.collect::<Vec<_>>(),
     })

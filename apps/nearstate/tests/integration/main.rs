@@ -22,6 +22,7 @@ mod cluster_new_membership;
 mod cluster_nudsf;
 mod cluster_operate;
 mod cluster_sites;
+mod cluster_space;
 mod bench_micro;
 mod conformance;
 mod fixture;

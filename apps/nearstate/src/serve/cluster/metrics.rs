@@ -13,6 +13,7 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
 use crate::cluster::file::ClusterFile;
+use crate::cluster::show::directory_space;
 use crate::serve::metrics::encode::{counters, gauge, gauges, seconds};
 
 use super::operator::HostReport;
@@ -95,7 +96,9 @@ const OF_COPY: [(&str, &str, CopyValue); 9] = [
     }),
     ("members_counted", "Hosts whose copies count.", |copy| copy.full.len() as u64),
     ("degraded", "1 while one copy of two suffices.", |copy| u64::from(copy.is_degraded)),
-    ("copy_bytes_free", "Free bytes of this copy's heap.", |copy| copy.bytes_free),
+    ("copy_bytes_free", "Bytes of this copy's heap that can still be filled.", |copy| {
+        copy.bytes_free
+    }),
     ("copy_bytes_max", "Bytes that this copy's heap can have.", |copy| copy.bytes_max),
 ];
 
@@ -123,6 +126,10 @@ impl Collector for ClusterSample {
         let leases =
             leases.map(|copy| ([("partition", name(copy))], seconds(copy.lease_ms * 1_000_000)));
         gauges(to, "lease_seconds", "Time until the lease of this host ends.", leases)?;
+        let room = directory_space(file, host).and_then(|space| space.bytes_free);
+        let room = room.map(|bytes| ([("host", host.name.clone())], bytes));
+        let help = "Bytes that the file system of cluster.directory has left.";
+        gauges(to, "directory_bytes_free", help, room)?;
         self.members(to)?;
         self.events(to)
     }
