@@ -51,7 +51,7 @@ impl Monotonic {
     pub const BOOT: Self = Self(0);
 
     /// This time, `nanoseconds` later.
-    pub(crate) fn plus(self, nanoseconds: u64) -> Self {
+    pub fn plus(self, nanoseconds: u64) -> Self {
         Self(self.0.saturating_add(nanoseconds))
     }
 }

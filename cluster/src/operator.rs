@@ -25,10 +25,22 @@ use std::fmt;
 pub enum OperatorGoal {
     /// Another member owns the partition.
     Drain,
+    /// This member owns it, whose copy counts.
+    DrainTo(HostId),
     /// This host owns it with what its copy has, whatever the others held.
     AcceptLoss(HostId),
     /// This host owns it, and it begins anew with what the host's region has.
     ForceNew(HostId),
+}
+
+impl OperatorGoal {
+    /// Is the owner, which lives, drained?
+    pub fn is_drain(self) -> bool {
+        match self {
+            Self::Drain | Self::DrainTo(_) => true,
+            Self::AcceptLoss(_) | Self::ForceNew(_) => false,
+        }
+    }
 }
 
 /// What is to be done next.
@@ -65,6 +77,8 @@ pub enum OperatorWait {
     Report(HostId),
     /// That so many positions of the owner's log are replicated.
     Replication(u64),
+    /// That the host, to which the owner is drained, has so many further positions of its log.
+    Target(HostId, u64),
 }
 
 /// Why something is not possible.
@@ -91,6 +105,15 @@ pub enum OperatorRefusal {
     /// So many positions of the log of this owner, which refused writers, were not replicated in
     /// time.
     NotReplicated(HostId, u64),
+    /// The copy of the host does not count.
+    NotCounted(HostId),
+    /// The host is to leave the group.
+    Leaving(HostId),
+    /// The owner does not hear the host.
+    Silent(HostId),
+    /// The host did not have so many positions of the log of this owner, which refused writers, in
+    /// time.
+    Behind(HostId, u64),
 }
 
 /// The log of an owner that refuses writers.
@@ -118,6 +141,10 @@ pub struct OperatorTask {
     sealing_since: Option<Monotonic>,
     /// The owner refuses writers since the task has asked for it.
     log: Option<FrozenLog>,
+    /// What the owner knows of the host to which it is drained: its position, if it is heard.
+    target: Option<u64>,
+    /// The exclusion of a drained owner was proposed, and may be ordered at any time.
+    is_exclusion_proposed: bool,
 }
 
 impl OperatorTask {
@@ -135,7 +162,15 @@ impl OperatorTask {
             discards_longer: false,
             sealing_since: None,
             log: None,
+            target: None,
+            is_exclusion_proposed: false,
         }
+    }
+
+    /// The host to which the owner is drained has the log up to this position. `None`: it was not
+    /// heard for a lease.
+    pub fn heard_target(&mut self, position: Option<u64>) {
+        self.target = position;
     }
 
     /// The owner refuses writers, and its log ends at `tail`.
@@ -172,7 +207,10 @@ impl OperatorTask {
         if self.began_sealing || self.sealing_since.is_some() || group.view() > self.view {
             return self.outcome(group);
         }
-        self.step_serving(now, group, is_owner_heard)
+        let step = self.step_serving(now, group, is_owner_heard);
+        self.is_exclusion_proposed |=
+            self.goal.is_drain() && matches!(step, OperatorStep::Propose(_));
+        step
     }
 
     /// The owner that the task has found still owns the partition.
@@ -184,12 +222,11 @@ impl OperatorTask {
     ) -> OperatorStep {
         let exclude = Command::Exclude { partition: group.partition(), view: group.view() };
         let to = match self.goal {
-            OperatorGoal::Drain if group.can_replace_owner() => {
-                return self.step_draining(now, exclude);
-            }
-            OperatorGoal::Drain => {
+            OperatorGoal::Drain | OperatorGoal::DrainTo(_) if !group.can_replace_owner() => {
                 return OperatorStep::Refused(OperatorRefusal::NoOtherCopy(self.owner));
             }
+            OperatorGoal::Drain => return self.step_draining(now, exclude),
+            OperatorGoal::DrainTo(to) => return self.step_draining_to(now, group, to),
             OperatorGoal::AcceptLoss(to) | OperatorGoal::ForceNew(to) => to,
         };
         let renewed = group.degraded().map(|degraded| degraded.renewed);
@@ -219,6 +256,51 @@ impl OperatorTask {
         }
     }
 
+    /// The same, if the host that is named has everything, and can be the owner.
+    fn step_draining_to(&self, now: Monotonic, group: &GroupState, to: HostId) -> OperatorStep {
+        let (partition, view) = (group.partition(), group.view());
+        if let Some(refusal) = self.refused_target(group, to) {
+            // A hand-over that was proposed may be ordered yet, so writers stay refused, and the
+            // members choose.
+            return if self.is_exclusion_proposed {
+                OperatorStep::Propose(Command::Exclude { partition, view })
+            } else {
+                OperatorStep::Refused(refusal)
+            };
+        }
+        let hand_over = Command::HandOver { partition, view, host: to };
+        match (self.step_draining(now, hand_over), self.log) {
+            (OperatorStep::Propose(_), Some(log))
+                if self.target < Some(log.tail) && !self.is_exclusion_proposed =>
+            {
+                let missing = log.tail.saturating_sub(self.target.unwrap_or(0));
+                if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
+                    OperatorStep::Wait(OperatorWait::Target(to, missing))
+                } else {
+                    OperatorStep::Refused(OperatorRefusal::Behind(to, missing))
+                }
+            }
+            (step, _) => step,
+        }
+    }
+
+    /// Why the partition cannot be handed over to the host.
+    fn refused_target(&self, group: &GroupState, to: HostId) -> Option<OperatorRefusal> {
+        if to == self.owner {
+            Some(OperatorRefusal::AlreadyOwner(to))
+        } else if !group.group().contains(&to) {
+            Some(OperatorRefusal::NotInGroup(to))
+        } else if !group.full().contains(&to) {
+            Some(OperatorRefusal::NotCounted(to))
+        } else if !group.can_take_over(to) {
+            Some(OperatorRefusal::Leaving(to))
+        } else if self.target.is_none() && !self.is_exclusion_proposed {
+            Some(OperatorRefusal::Silent(to))
+        } else {
+            None
+        }
+    }
+
     /// There is no owner, as this host knows since a time. One lease later no lease of the excluded
     /// owner rests on what was ordered before; another one later complete copies are reported.
     fn step_sealing(
@@ -234,10 +316,12 @@ impl OperatorTask {
         let have_passed =
             |leases: u64| is_off || now >= since.plus(leases * self.lease.promise_ns());
         match self.goal {
-            OperatorGoal::Drain if self.began_sealing => {
+            OperatorGoal::Drain | OperatorGoal::DrainTo(_) if self.began_sealing => {
                 OperatorStep::Refused(OperatorRefusal::NoOwner)
             }
-            OperatorGoal::Drain => OperatorStep::Wait(OperatorWait::Reports),
+            OperatorGoal::Drain | OperatorGoal::DrainTo(_) => {
+                OperatorStep::Wait(OperatorWait::Reports)
+            }
             OperatorGoal::AcceptLoss(host) | OperatorGoal::ForceNew(host)
                 if !group.group().contains(&host) =>
             {
@@ -274,7 +358,7 @@ impl OperatorTask {
         let is_by_decision = group.loss().is_some_and(|loss| loss.view == group.origin());
         let is_reached = match self.goal {
             OperatorGoal::Drain => owner != self.owner,
-            OperatorGoal::AcceptLoss(to) => owner == to,
+            OperatorGoal::DrainTo(to) | OperatorGoal::AcceptLoss(to) => owner == to,
             OperatorGoal::ForceNew(to) => owner == to && is_by_decision,
         };
         if is_reached && group.origin() >= self.view {
@@ -301,6 +385,7 @@ impl fmt::Display for OperatorWait {
             Self::Reports => write!(f, "too few members have reported"),
             Self::Report(host) => write!(f, "host {host} has not reported: its copy has gaps"),
             Self::Replication(missing) => write!(f, "{missing} positions are not replicated"),
+            Self::Target(host, missing) => write!(f, "host {host} lacks {missing} positions"),
         }
     }
 }

@@ -29,6 +29,7 @@ fn commands() -> Vec<Command> {
         Command::Renew { partition, revision, host, stamp: Monotonic(u64::MAX) },
         Command::Finalize { level: ClusterLevel(u16::MAX) },
         Command::RaiseView { partition, view, revision },
+        Command::HandOver { partition, view, host },
     ]
 }
 
@@ -55,7 +56,7 @@ fn a_damaged_command_is_refused() {
     };
     assert_eq!(with(0, 2), Err(CommandError::Format(2)));
     assert_eq!(with(1, 0), Err(CommandError::Kind(0)));
-    assert_eq!(with(1, 17), Err(CommandError::Kind(17)));
+    assert_eq!(with(1, 18), Err(CommandError::Kind(18)));
     assert_eq!(with(1, 16), Err(CommandError::Size(16)));
     assert_eq!(with(1, 15), Err(CommandError::Partition(1)));
     assert_eq!(with(14, 0), Err(CommandError::Host(0)));
@@ -96,6 +97,18 @@ fn a_state_survives_its_snapshot_in_every_phase() {
         Command::Exclude { partition: PARTITION, view: ViewNumber(4) },
         Command::RaiseView { partition: PARTITION, view: ViewNumber(7), revision: Revision(99) },
         report(7 + RAISED_VIEW_STEP, 3, held(3, 8)),
+        Command::Finalize { level: ClusterLevel(4) },
+        Command::AcceptLoss {
+            partition: PARTITION,
+            view: ViewNumber(7 + RAISED_VIEW_STEP),
+            host: HostId(3),
+        },
+        Command::Full { partition: PARTITION, revision: Revision(101), host: HostId(2) },
+        Command::HandOver {
+            partition: PARTITION,
+            view: ViewNumber(7 + RAISED_VIEW_STEP),
+            host: HostId(2),
+        },
     ];
     for command in script {
         let before = state.clone();

@@ -108,7 +108,7 @@ impl Published {
         let is_owner = group.owner() == Some(me);
         let members = of_partition.filter(|_| is_owner).map(|((_, host), (position, at))| {
             let silent_ms = now.0.saturating_sub(at.0) / 1_000_000;
-            let lag_ms = self.lags_ms.get(&(partition, *host)).copied().unwrap_or(0);
+            let lag_ms = self.lags_ms.get(&(partition, *host)).copied();
             MemberStatus { host: *host, position: *position, silent_ms, lag_ms }
         });
         let memory = copy.memory().ok()?;

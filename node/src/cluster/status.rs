@@ -15,8 +15,9 @@ pub struct MemberStatus {
     pub position: Option<u64>,
     /// Milliseconds since its last acknowledgement.
     pub silent_ms: u64,
-    /// The age of the first entry that it does not have, in milliseconds; 0 if it has all.
-    pub lag_ms: u64,
+    /// The age of the first entry that it does not have, in milliseconds; 0 if it has all. `None`:
+    /// it joins, or this host does not know the age.
+    pub lag_ms: Option<u64>,
 }
 
 /// A partition, as this host knows it.

@@ -293,9 +293,11 @@ fn copy_alarms(
         let missing: Vec<_> = missing.map(|host| file.host_name(*host)).collect();
         raise(COPIES_MISSING, partition.clone(), missing.join(", "));
     }
-    for member in copy.members.iter().filter(|member| member.lag_ms > LAG_MS_MAX) {
-        let subject = format!("{partition} on {}", file.host_name(member.host));
-        raise(LAGS, subject, format!("{} ms", member.lag_ms));
+    // One whose lag is not known joins: its copy is missing.
+    let lags = copy.members.iter().filter_map(|member| Some((member.host, member.lag_ms?)));
+    for (host, lag_ms) in lags.filter(|(_, lag_ms)| *lag_ms > LAG_MS_MAX) {
+        let subject = format!("{partition} on {}", file.host_name(host));
+        raise(LAGS, subject, format!("{lag_ms} ms"));
     }
 }
 
@@ -385,8 +387,12 @@ pub(crate) mod tests {
 
     /// A status in which all is well.
     pub(crate) fn healthy() -> ClusterStatus {
-        let member =
-            |host| MemberStatus { host: HostId(host), position: Some(9), silent_ms: 1, lag_ms: 0 };
+        let member = |host| MemberStatus {
+            host: HostId(host),
+            position: Some(9),
+            silent_ms: 1,
+            lag_ms: Some(0),
+        };
         let copy = CopyStatus {
             partition: 1,
             view: 1,
@@ -440,7 +446,13 @@ pub(crate) mod tests {
             status.copies[0].full.pop_last();
         };
         assert_eq!(ids(two), ["NS-5004"]);
-        assert_eq!(ids(|status| status.copies[0].members[1].lag_ms = 1001), ["NS-5005"]);
+        let lag = |lag_ms| {
+            move |status: &mut ClusterStatus| {
+                status.copies[0].members[1].lag_ms = lag_ms;
+            }
+        };
+        assert_eq!(ids(lag(Some(1001))), ["NS-5005"]);
+        assert_eq!(ids(lag(None)), Vec::<&str>::new());
         assert_eq!(ids(|status| status.engine.failure = Some("disk".to_owned())), ["NS-5006"]);
         assert_eq!(ids(|status| status.engine.leader = None), ["NS-5007"]);
         assert_eq!(ids(|status| status.copies[0].bytes_free = 10), Vec::<&str>::new());

@@ -356,6 +356,23 @@ mod tests {
     }
 
     #[test]
+    fn a_lag_that_is_not_known_is_no_lag_of_zero() {
+        let file = ClusterFile::parse(crate::cluster::file::tests::GOOD).unwrap();
+        let mut copy = crate::cluster::alarms::tests::healthy().copies.remove(0);
+        copy.members[0].position = None;
+        copy.members[0].lag_ms = None;
+        let shown = copy_json(&file, &copy);
+        assert_eq!(shown["members"][0]["lag_ms"], Value::Null);
+        assert_eq!(shown["members"][1]["lag_ms"], 0);
+        let lost = json!({ "host": file.host_name(copy.members[0].host), "unreachable": "x" });
+        let owner = json!({ "host": file.host_name(nearstate_cluster::HostId(1)),
+                            "partitions": [shown] });
+        let row =
+            silent_row(&[owner, lost.clone()], "amf".to_owned(), lost["host"].as_str().unwrap());
+        assert_eq!(row[9..11], ["-", "-"]);
+    }
+
+    #[test]
     fn a_row_of_a_member_has_the_lag_that_its_owner_knows() {
         let owner = json!({
             "host": "a",

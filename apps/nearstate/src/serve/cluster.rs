@@ -5,6 +5,7 @@ mod metrics;
 mod levels;
 mod new_membership;
 mod members;
+mod drain;
 mod operator;
 mod regions;
 mod copies;
