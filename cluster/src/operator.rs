@@ -141,8 +141,8 @@ pub struct OperatorTask {
     sealing_since: Option<Monotonic>,
     /// The owner refuses writers since the task has asked for it.
     log: Option<FrozenLog>,
-    /// What the owner knows of the host to which it is drained: its position, if it is heard.
-    target: Option<u64>,
+    /// Up to where the members that the owner hears have its log.
+    heard: BTreeMap<HostId, u64>,
     /// The exclusion of a drained owner was proposed, and may be ordered at any time.
     is_exclusion_proposed: bool,
 }
@@ -162,15 +162,15 @@ impl OperatorTask {
             discards_longer: false,
             sealing_since: None,
             log: None,
-            target: None,
+            heard: BTreeMap::new(),
             is_exclusion_proposed: false,
         }
     }
 
-    /// The host to which the owner is drained has the log up to this position. `None`: it was not
-    /// heard for a lease.
-    pub fn heard_target(&mut self, position: Option<u64>) {
-        self.target = position;
+    /// The members that the owner has heard in the last lease, which carries the task out, and up
+    /// to where they have its log. A drain needs it before each step.
+    pub fn members_heard(&mut self, heard: BTreeMap<HostId, u64>) {
+        self.heard = heard;
     }
 
     /// The owner refuses writers, and its log ends at `tail`.
@@ -225,7 +225,7 @@ impl OperatorTask {
             OperatorGoal::Drain | OperatorGoal::DrainTo(_) if !group.can_replace_owner() => {
                 return OperatorStep::Refused(OperatorRefusal::NoOtherCopy(self.owner));
             }
-            OperatorGoal::Drain => return self.step_draining(now, exclude),
+            OperatorGoal::Drain => return self.step_draining(now, group, exclude),
             OperatorGoal::DrainTo(to) => return self.step_draining_to(now, group, to),
             OperatorGoal::AcceptLoss(to) | OperatorGoal::ForceNew(to) => to,
         };
@@ -244,8 +244,11 @@ impl OperatorTask {
     }
 
     /// The owner is excluded when no commit that it has answered is on it alone.
-    fn step_draining(&self, now: Monotonic, exclude: Command) -> OperatorStep {
-        let Some(log) = self.log else { return OperatorStep::Freeze };
+    fn step_draining(&self, now: Monotonic, group: &GroupState, exclude: Command) -> OperatorStep {
+        let Some(log) = self.log else {
+            let silent = self.silent_reporter(group).map(OperatorRefusal::Silent);
+            return silent.map_or(OperatorStep::Freeze, OperatorStep::Refused);
+        };
         let missing = log.tail.saturating_sub(log.replicated);
         if missing == 0 {
             OperatorStep::Propose(exclude)
@@ -269,11 +272,12 @@ impl OperatorTask {
             };
         }
         let hand_over = Command::HandOver { partition, view, host: to };
-        match (self.step_draining(now, hand_over), self.log) {
+        let target = self.heard.get(&to).copied();
+        match (self.step_draining(now, group, hand_over), self.log) {
             (OperatorStep::Propose(_), Some(log))
-                if self.target < Some(log.tail) && !self.is_exclusion_proposed =>
+                if target < Some(log.tail) && !self.is_exclusion_proposed =>
             {
-                let missing = log.tail.saturating_sub(self.target.unwrap_or(0));
+                let missing = log.tail.saturating_sub(target.unwrap_or(0));
                 if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
                     OperatorStep::Wait(OperatorWait::Target(to, missing))
                 } else {
@@ -282,6 +286,15 @@ impl OperatorTask {
             }
             (step, _) => step,
         }
+    }
+
+    /// A member without whose report no other owner is found, and which is not heard: nothing would
+    /// be decided before the drained host returns.
+    fn silent_reporter(&self, group: &GroupState) -> Option<HostId> {
+        let others = || group.full().iter().copied().filter(|host| *host != self.owner);
+        let heard = others().filter(|host| self.heard.contains_key(host)).count();
+        let mut silent = others().filter(|host| !self.heard.contains_key(host));
+        silent.next().filter(|_| heard < group.reports_needed())
     }
 
     /// Why the partition cannot be handed over to the host.
@@ -294,7 +307,7 @@ impl OperatorTask {
             Some(OperatorRefusal::NotCounted(to))
         } else if !group.can_take_over(to) {
             Some(OperatorRefusal::Leaving(to))
-        } else if self.target.is_none() && !self.is_exclusion_proposed {
+        } else if !self.heard.contains_key(&to) && self.log.is_none() {
             Some(OperatorRefusal::Silent(to))
         } else {
             None

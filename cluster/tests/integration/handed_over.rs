@@ -2,6 +2,8 @@
 //! the quorum is longer.
 
 use crate::fixture::{PARTITION, evict, held, report, whole};
+use std::collections::BTreeMap;
+
 use nearstate_cluster::limits::{DRAIN_LEASES, YIELD_LEASES};
 use nearstate_cluster::{
     Applied, ClusterLevel, ClusterState, Command, CommandRefusal, CopyState, Effects, GroupState,
@@ -137,6 +139,11 @@ fn task(to: HostId, state: &ClusterState) -> OperatorTask {
     OperatorTask::new(OperatorGoal::DrainTo(to), group(state), lease, Monotonic(1_000))
 }
 
+/// All hosts are heard, and have everything up to here.
+fn all_at(position: u64) -> BTreeMap<HostId, u64> {
+    (1..=9).map(|host| (HostId(host), position)).collect()
+}
+
 fn step(task: &mut OperatorTask, leases: u64, state: &ClusterState) -> OperatorStep {
     task.step(Monotonic(1_000 + leases * LEASE_NS), group(state), true)
 }
@@ -154,21 +161,42 @@ fn a_drain_to_a_host_that_cannot_take_over_is_refused_before_writers_are() {
         (C, OperatorRefusal::Leaving(C)),
     ] {
         let mut task = task(to, &state);
-        task.heard_target(Some(8));
+        task.members_heard(all_at(8));
         assert_eq!(step(&mut task, 0, &state), OperatorStep::Refused(refusal));
     }
     let mut silent = task(B, &state);
     let refused = OperatorStep::Refused(OperatorRefusal::Silent(B));
     assert_eq!(step(&mut silent, 0, &state), refused);
-    silent.heard_target(Some(0));
+    silent.members_heard(all_at(0));
     assert_eq!(step(&mut silent, 0, &state), OperatorStep::Freeze);
+}
+
+/// Without enough reports the partition has no owner until the drained host returns.
+#[test]
+fn a_drain_is_refused_while_a_member_whose_report_is_needed_is_silent() {
+    let drained = |state: &ClusterState, heard: &[u16]| {
+        let lease = Lease::from_ms(300).unwrap();
+        let mut task =
+            OperatorTask::new(OperatorGoal::Drain, group(state), lease, Monotonic(1_000));
+        task.members_heard(heard.iter().map(|host| (HostId(*host), 8)).collect());
+        step(&mut task, 0, state)
+    };
+    let silent = |host| OperatorStep::Refused(OperatorRefusal::Silent(host));
+    assert_eq!(drained(&ready(2, 2), &[]), silent(B));
+    assert_eq!(drained(&ready(2, 2), &[2]), OperatorStep::Freeze);
+    // Both of the others must report.
+    assert_eq!(drained(&ready(3, 2), &[2]), silent(C));
+    assert_eq!(drained(&ready(3, 2), &[2, 3]), OperatorStep::Freeze);
+    // One report suffices.
+    assert_eq!(drained(&ready(3, 3), &[3]), OperatorStep::Freeze);
+    assert_eq!(drained(&ready(3, 3), &[]), silent(B));
 }
 
 #[test]
 fn an_owner_is_handed_over_when_the_named_host_has_everything() {
     let mut state = ready(3, 2);
     let mut drain = task(C, &state);
-    drain.heard_target(Some(3));
+    drain.members_heard(all_at(3));
     assert_eq!(step(&mut drain, 0, &state), OperatorStep::Freeze);
     drain.frozen(Monotonic(1_000), 7);
     drain.replicated(7);
@@ -177,7 +205,7 @@ fn an_owner_is_handed_over_when_the_named_host_has_everything() {
     assert_eq!(step(&mut drain, DRAIN_LEASES - 1, &state), wait);
     let behind = OperatorStep::Refused(OperatorRefusal::Behind(C, 4));
     assert_eq!(step(&mut late, DRAIN_LEASES, &state), behind);
-    drain.heard_target(Some(7));
+    drain.members_heard(all_at(7));
     assert_eq!(step(&mut drain, 1, &state), OperatorStep::Propose(hand_over(1, C)));
     state.apply(&hand_over(1, C));
     assert_eq!(step(&mut drain, 1, &state), OperatorStep::Wait(OperatorWait::Reports));
@@ -198,13 +226,13 @@ fn an_owner_is_handed_over_when_the_named_host_has_everything() {
 fn a_hand_over_that_may_be_ordered_yet_ends_in_an_exclusion() {
     let mut state = ready(3, 2);
     let mut drain = task(C, &state);
-    drain.heard_target(Some(7));
+    drain.members_heard(all_at(7));
     assert_eq!(step(&mut drain, 0, &state), OperatorStep::Freeze);
     drain.frozen(Monotonic(1_000), 7);
     drain.replicated(7);
     assert_eq!(step(&mut drain, 0, &state), OperatorStep::Propose(hand_over(1, C)));
     // The host falls silent, and is proposed all the same; then it does not count any more.
-    drain.heard_target(None);
+    drain.members_heard(BTreeMap::new());
     assert_eq!(step(&mut drain, 1, &state), OperatorStep::Propose(hand_over(1, C)));
     state.apply(&evict(group(&state).revision(), 3));
     let exclude = Command::Exclude { partition: PARTITION, view: ViewNumber(1) };

@@ -217,14 +217,14 @@ impl ClusterDriver {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).level
     }
 
-    /// The last position of a member of an owned partition, and when it came.
-    pub(super) fn member_position(
+    /// The last position of each member of an owned partition, and when it came.
+    pub(super) fn member_positions(
         &self,
         partition: PartitionId,
-        host: HostId,
-    ) -> Option<(Option<u64>, Monotonic)> {
+    ) -> BTreeMap<HostId, (Option<u64>, Monotonic)> {
         let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
-        published.members.get(&(partition, host)).copied()
+        let of_partition = published.members.iter().filter(|((of, _), _)| *of == partition);
+        of_partition.map(|((_, host), known)| (*host, *known)).collect()
     }
 
     /// The state of a partition, as far as this host knows it.

@@ -1,5 +1,6 @@
 //! Tasks of operators: the steps of [`OperatorTask`], proposed by this host.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -115,8 +116,8 @@ impl ClusterDriver {
             if let Some(held) = held {
                 task.replicated(held.copy.copy.state()?.replicated);
             }
-            if let Some(to) = named(goal) {
-                task.heard_target(self.heard_position(partition, to, lease));
+            if goal.is_drain() {
+                task.members_heard(self.members_heard(partition, lease));
             }
             let wait = match task.step(now(), &group, is_owner_heard) {
                 OperatorStep::Wait(wait) => Some(wait),
@@ -186,10 +187,12 @@ impl ClusterDriver {
         Err(Error::BadArgument { detail })
     }
 
-    /// What a member of an owned partition has, if it has answered in the last lease.
-    fn heard_position(&self, partition: PartitionId, host: HostId, lease: Lease) -> Option<u64> {
-        let (position, at) = self.member_position(partition, host)?;
-        position.filter(|_| now() <= at.plus(lease.promise_ns()))
+    /// What the members of an owned partition have that have answered in the last lease.
+    fn members_heard(&self, partition: PartitionId, lease: Lease) -> BTreeMap<HostId, u64> {
+        let now = now();
+        let members = self.member_positions(partition).into_iter();
+        let heard = members.filter(|(_, (_, at))| now <= at.plus(lease.promise_ns()));
+        heard.filter_map(|(host, (position, _))| Some((host, position?))).collect()
     }
 
     /// What is held if this host owns the partition.

@@ -6,7 +6,9 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use nearstate_cluster::{HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId};
+use nearstate_cluster::{
+    GroupPhase, HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId,
+};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClusterDriver, ConsensusEngine, OperatorOutcome};
 use serde_json::{Value, json};
@@ -214,9 +216,27 @@ impl OperatorContext {
             })),
             OperatorOutcome::Refused(refusal) => Err(invalid(explain(file, refusal))),
             OperatorOutcome::Late { wait, is_excluded } => {
-                Err(Error::Backend { detail: late(file, wait, is_excluded) })
+                let detail = late(file, wait, is_excluded);
+                let silent = self.unreported(partition);
+                let detail = match wait {
+                    Some(OperatorWait::Reports) if !silent.is_empty() => {
+                        format!("{detail}. Not reported: {}", silent.join(", "))
+                    }
+                    Some(_) | None => detail,
+                };
+                Err(Error::Backend { detail })
             }
         }
+    }
+
+    /// The hosts whose reports are missing for another owner.
+    fn unreported(&self, partition: PartitionId) -> Vec<String> {
+        let Some(group) = self.driver.group(partition) else { return Vec::new() };
+        let GroupPhase::Sealing { reports } = group.phase() else { return Vec::new() };
+        let is_missing =
+            |host: &&HostId| !reports.contains_key(host) && Some(**host) != group.excluded();
+        let missing = group.full().iter().filter(is_missing);
+        missing.map(|host| self.report.file.host_name(*host)).collect()
     }
 
     /// What an operator has given up at the last time: the end of the longest copy that is known.
@@ -382,8 +402,9 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
             format!("{} is to leave the group of the partition: name another host", name(host))
         }
         OperatorRefusal::Silent(host) => format!(
-            "the owner has not heard {} for a lease: check its node and the network, or name \
-             another host",
+            "the owner has not heard {} for a lease, without which no other owner would be found: \
+             start its node, or wait until cluster status does not count it any more. Nothing has \
+             changed",
             name(host)
         ),
         OperatorRefusal::Behind(host, missing) => format!(
