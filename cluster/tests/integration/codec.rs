@@ -122,6 +122,29 @@ fn a_state_survives_its_snapshot_in_every_phase() {
     }
 }
 
+/// The last word of a snapshot of one partition is the preferred host.
+#[test]
+fn a_preferred_host_that_could_not_have_been_named_is_damage() {
+    let mut state = whole(3, 2);
+    state.apply(&Command::Finalize { level: ClusterLevel::HAND_OVERS });
+    let with = |state: &ClusterState, host: u8| {
+        let mut bytes = state.encode();
+        let last = bytes.len() - 2;
+        bytes[last] = host;
+        ClusterState::decode(&bytes).is_ok()
+    };
+    // There is an owner.
+    assert!(with(&state, 0) && !with(&state, 2));
+    let view = ViewNumber(1);
+    state.apply(&Command::HandOver { partition: PARTITION, view, host: HostId(2) });
+    assert!(with(&state, 0) && with(&state, 2) && with(&state, 3));
+    // The excluded owner, and a host without a copy.
+    assert!(!with(&state, 1) && !with(&state, 9));
+    let (view, revision) = (ViewNumber(2), Revision(9));
+    state.apply(&Command::RaiseView { partition: PARTITION, view, revision });
+    assert!(with(&state, 0) && !with(&state, 1));
+}
+
 proptest! {
     #[test]
     fn any_bytes_give_a_command_or_an_error(
