@@ -4,7 +4,7 @@ use crate::fixture::{PARTITION, held, report, suspect, whole};
 use nearstate_cluster::limits::RAISED_VIEW_STEP;
 use nearstate_cluster::{
     ClusterLevel, ClusterState, Command, CommandError, HostId, MemberRecord, Monotonic, Revision,
-    ViewNumber,
+    SnapshotError, ViewNumber,
 };
 use proptest::prelude::*;
 
@@ -143,6 +143,12 @@ fn a_preferred_host_that_could_not_have_been_named_is_damage() {
     let (view, revision) = (ViewNumber(2), Revision(9));
     state.apply(&Command::RaiseView { partition: PARTITION, view, revision });
     assert!(with(&state, 0) && !with(&state, 1));
+    // No report counts there, so no other copy is full.
+    let mut bytes = state.encode();
+    let one = [&1_u16.to_le_bytes()[..], &[1], &1_u16.to_le_bytes()].concat();
+    let at = bytes.windows(one.len()).position(|bytes| bytes == one).unwrap();
+    bytes.splice(at + 2..at + 5, [2, 1, 0, 2, 0]);
+    assert!(matches!(ClusterState::decode(&bytes), Err(SnapshotError::Damaged { .. })));
 }
 
 proptest! {
