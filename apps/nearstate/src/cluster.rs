@@ -2,8 +2,8 @@
 
 mod demo;
 pub(crate) mod check;
-mod resources;
 pub(crate) mod alarms;
+mod resources;
 pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod member;

@@ -59,10 +59,11 @@ impl ClusterDriver {
     ///
     /// # Errors
     /// `BadArgument`: this host has no copy of the partition, or does not own what is to be
-    /// drained, or it is drained already, or the level is too low to name the next owner; `Backend`: the membership orders nothing at present, so a
-    /// drain has changed nothing; or it has not decided in time that the owner is excluded. It may
-    /// do so later, so writers stay refused, and the driver proposes it until it is decided; those
-    /// of [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
+    /// drained, or it is drained already, or the level is too low to name the next owner;
+    /// `Backend`: the membership orders nothing at present, so a drain has changed nothing; or it
+    /// has not decided in time that the owner is excluded. It may do so later, so writers stay
+    /// refused, and the driver proposes it until it is decided; those of
+    /// [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
     ///
     /// [`Partition::hold_writers`]: crate::Partition::hold_writers
     pub fn carry_out(
@@ -243,7 +244,9 @@ struct DrainClaim<'d>(&'d AtomicBool);
 impl<'d> DrainClaim<'d> {
     fn take(is_draining: &'d AtomicBool) -> Result<Self> {
         if is_draining.swap(true, Ordering::AcqRel) {
-            let detail = "the partition is being drained: wait until that has ended".to_owned();
+            let detail = "the partition is being drained: wait until that has ended. If it stays, \
+                          the alarm NS-5015 says what is missing"
+                .to_owned();
             return Err(Error::BadArgument { detail });
         }
         Ok(Self(is_draining))

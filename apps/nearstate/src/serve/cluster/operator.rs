@@ -408,8 +408,9 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
             name(host)
         ),
         OperatorRefusal::Behind(host, missing) => format!(
-            "{} did not have the last {missing} positions of the log in time, so the owner stays, \
-             and admits writers again: wait until cluster status shows no lag, or name another host",
+            "{} did not have the last {missing} positions of the log in time, so the owner stays \
+             and admits writers again: wait until cluster status shows no lag, or name another \
+             host",
             name(host)
         ),
     }
