@@ -129,6 +129,7 @@ impl TestEngine {
             Command::Register { .. }
             | Command::Trust { .. }
             | Command::Exclude { .. }
+            | Command::HandOver { .. }
             | Command::Return { .. }
             | Command::Degrade { .. }
             | Command::Renew { .. }
