@@ -51,6 +51,7 @@ impl Monotonic {
     pub const BOOT: Self = Self(0);
 
     /// This time, `nanoseconds` later.
+    #[must_use]
     pub fn plus(self, nanoseconds: u64) -> Self {
         Self(self.0.saturating_add(nanoseconds))
     }
