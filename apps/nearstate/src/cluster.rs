@@ -459,10 +459,10 @@ fn drain(node: &NodeChoice, to: Option<&str>) -> Result<String> {
     let mut text = String::new();
     // Also without a lease, and before it serves.
     let is_owned = |copy: &&Value| copy.get("owner").and_then(Value::as_str) == Some(host);
-    let owned: Vec<&Value> = items(&status, "partitions").filter(is_owned).collect();
+    let to_drain: Vec<&Value> = items(&status, "partitions").filter(is_owned).collect();
     if let Some(to) = to {
         // Each one is looked at before the first one is drained.
-        for copy in &owned {
+        for copy in &to_drain {
             if !items(copy, "full").any(|name| name.as_str() == Some(&to.name)) {
                 let partition = copy.get("partition").and_then(Value::as_str).unwrap_or("?");
                 let detail = format!(
@@ -474,7 +474,7 @@ fn drain(node: &NodeChoice, to: Option<&str>) -> Result<String> {
             }
         }
     }
-    for copy in owned {
+    for copy in to_drain {
         let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };
         let partition = partition_of(&file, name)?.id.0;
         let request = match to {

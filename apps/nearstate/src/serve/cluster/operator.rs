@@ -173,9 +173,11 @@ impl OperatorContext {
             return Err(invalid(reason));
         }
         let mut done = self.task(partition.0, goal, false)?;
-        let owner = file.hosts.iter().find(|host| done["owner"] == host.name.as_str());
-        if let Some(warning) = owner.and_then(|host| taken.warning(file, host.id)) {
-            done["warning"] = warning.into();
+        let owner = done.get("owner").and_then(Value::as_str);
+        let owner = file.hosts.iter().find(|host| owner == Some(&host.name));
+        let warning = owner.and_then(|host| taken.warning(file, host.id));
+        if let (Some(warning), Some(fields)) = (warning, done.as_object_mut()) {
+            fields.insert("warning".to_owned(), warning.into());
         }
         Ok(done)
     }
