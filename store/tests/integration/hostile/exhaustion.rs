@@ -145,6 +145,7 @@ fn what_a_region_still_needs_of_its_file_system_is_known() {
     drop((session, region));
     clean(&folder.path);
     // All pages exist from the creation on, also those of chunks that were never used.
+    let folder = TestFolder::new();
     let options = CreateOptions { populate: true, ..small() };
     let region = Region::create(&folder.path, &options).unwrap();
     assert_eq!(region.inspect().unwrap().bytes_without_pages, 0);
