@@ -56,6 +56,16 @@ pub enum Command {
         /// The view whose owner is excluded.
         view: ViewNumber,
     },
+    /// As `Exclude`, when an operator has named the next owner, whose copy counts: of equal copies
+    /// its one is taken.
+    HandOver {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view whose owner is excluded.
+        view: ViewNumber,
+        /// The next owner.
+        host: HostId,
+    },
     /// A member has frozen its copy, and its promise to the excluded owner has ended.
     Report {
         /// Of which partition.
@@ -199,6 +209,7 @@ impl Command {
         match *self {
             Self::AddMember { .. } | Self::RemoveMember { .. } => ClusterLevel::GROUP_CHANGES,
             Self::RaiseView { .. } => ClusterLevel::RAISED_VIEWS,
+            Self::HandOver { .. } => ClusterLevel::HAND_OVERS,
             Self::Register { .. }
             | Self::Suspect { .. }
             | Self::Trust { .. }
@@ -222,6 +233,7 @@ impl Command {
             | Self::Suspect { partition, .. }
             | Self::Trust { partition, .. }
             | Self::Exclude { partition, .. }
+            | Self::HandOver { partition, .. }
             | Self::Report { partition, .. }
             | Self::Return { partition, .. }
             | Self::Full { partition, .. }
@@ -256,6 +268,7 @@ impl Command {
             Self::Renew { revision, host, .. } => (14, revision.0, host.0, None),
             Self::Finalize { level } => (15, level.0.into(), 0, None),
             Self::RaiseView { view, .. } => (16, view.0, 0, None),
+            Self::HandOver { view, host, .. } => (17, view.0, host.0, None),
         };
         let mut bytes = Vec::with_capacity(CLUSTER_COMMAND_BYTES_MAX);
         bytes.extend([FORMAT, kind]);
@@ -322,6 +335,7 @@ impl Command {
                 let revision = Revision(u64::from_le_bytes(*revision));
                 (Self::RaiseView { partition, view, revision }, rest)
             }
+            17 => (Self::HandOver { partition, view, host }, rest),
             _ => return Err(CommandError::Kind(kind)),
         };
         if !rest.is_empty() {

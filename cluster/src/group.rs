@@ -4,8 +4,8 @@
 //! ```text
 //! Suspect, quorum(Serving => Sealing)      Report, quorum(Sealing => Serving)
 //! Exclude(Serving => Sealing)              AcceptLoss(Sealing => Serving)
-//! RaiseView(any => Sealing)                ForceNew(Sealing => Serving)
-//!                                          Return(Sealing => Serving)
+//! HandOver(Serving => Sealing)             ForceNew(Sealing => Serving)
+//! RaiseView(any => Sealing)                Return(Sealing => Serving)
 //! ```
 //!
 //! With F full members, a seal needs the reports of F - n + 1 of the F - 1 others, at least one.
@@ -17,6 +17,7 @@
 //! report counts, and no other host owns it but by an operator.
 
 mod changes;
+mod handed_over;
 mod raised;
 
 use crate::command::Command;
@@ -77,6 +78,7 @@ pub struct GroupState {
     pub(crate) registered: BTreeMap<HostId, u64>,
     pub(crate) degraded: Option<Degraded>,
     pub(crate) leaving: BTreeSet<HostId>,
+    pub(crate) preferred: Option<HostId>,
     pub(crate) switches: Switches,
 }
 
@@ -191,6 +193,7 @@ impl GroupState {
             registered: BTreeMap::new(),
             degraded: None,
             leaving: BTreeSet::new(),
+            preferred: None,
             switches: Switches::default(),
         }
     }
@@ -303,6 +306,7 @@ impl GroupState {
             Command::Suspect { view, host, .. } => self.suspect(view, host),
             Command::Trust { view, host, .. } => self.trust(view, host),
             Command::Exclude { view, .. } => self.exclude(view),
+            Command::HandOver { view, host, .. } => self.hand_over(view, host),
             Command::Report { view, host, held, .. } => self.report(view, host, held),
             Command::Return { view, host, .. } => self.return_owner(view, host),
             Command::Full { revision, host, .. } => self.add_full(revision, host),
@@ -355,6 +359,7 @@ impl GroupState {
     fn begin_sealing(&mut self) -> Applied {
         self.view = self.view.next();
         self.revision = self.revision.next();
+        self.preferred = None;
         self.phase = GroupPhase::Sealing { reports: BTreeMap::new() };
         Applied::Excluded(self.owner)
     }
@@ -370,23 +375,23 @@ impl GroupState {
         }
         reports.insert(host, held);
         let counted = self.counted_reports();
-        if counted.len() < self.reports_needed() || self.is_operator_needed() {
+        if counted.len() < self.reports_needed() {
             return Ok(Applied::Reported(host));
         }
-        let Some(&(winner, sealed)) = counted
-            .iter()
-            .reduce(|best, next| if next.1.compare(&best.1).is_gt() { next } else { best })
-        else {
+        // Only the excluded owner is full there, and its report does not count.
+        invariant!(!self.is_operator_needed(), "reports decide nothing behind a raised view");
+        let Some((winner, sealed)) = self.winner(&counted) else {
             invariant!("a quorum of reports is not empty");
         };
         let counts_shorter = self.switches.is_off(Switch::ShorterIsNotFull);
-        let equal =
-            |other: &LogPosition| other.compare(&sealed).is_eq() && !other.is_fork_of(&sealed);
         self.full = counted
             .iter()
-            .filter(|(_, held)| counts_shorter || equal(held))
+            .filter(|(_, held)| counts_shorter || handed_over::is_equal(held, &sealed))
             .map(|&(host, _)| host)
             .collect();
+        if self.switches.is_off(Switch::PreferredIsComplete) {
+            self.full.insert(winner);
+        }
         self.begin_serving(winner, Some(sealed));
         Ok(Applied::Sealed(winner, sealed))
     }
@@ -406,6 +411,7 @@ impl GroupState {
         self.origin = self.view;
         self.seal = sealed;
         self.degraded = None;
+        self.preferred = None;
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
         self.drop_left();
     }
@@ -422,6 +428,7 @@ impl GroupState {
             return Err(No::OperatorNeeded);
         }
         self.revision = self.revision.next();
+        self.preferred = None;
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
         Ok(Applied::Returned(host))
     }

@@ -51,7 +51,8 @@ impl Monotonic {
     pub const BOOT: Self = Self(0);
 
     /// This time, `nanoseconds` later.
-    pub(crate) fn plus(self, nanoseconds: u64) -> Self {
+    #[must_use]
+    pub fn plus(self, nanoseconds: u64) -> Self {
         Self(self.0.saturating_add(nanoseconds))
     }
 }

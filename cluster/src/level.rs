@@ -17,8 +17,11 @@ impl ClusterLevel {
     /// From this one on, a partition can continue behind what regions have seen.
     pub const RAISED_VIEWS: Self = Self(3);
 
+    /// From this one on, an operator can name the host to which a partition is drained.
+    pub const HAND_OVERS: Self = Self(4);
+
     /// The highest level that this program can do.
-    pub const HIGHEST: Self = Self::RAISED_VIEWS;
+    pub const HIGHEST: Self = Self::HAND_OVERS;
 }
 
 impl Default for ClusterLevel {

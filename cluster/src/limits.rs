@@ -45,6 +45,11 @@ pub const PROMOTION_LEASES: u64 = 200;
 /// be the owner again. The members report within two leases if they live.
 pub const RETURN_LEASES: u64 = 4;
 
+/// Leases for which members wait for the report of the host that an operator prefers, before they
+/// report without it. It reports within one if it lives, as they do; the excluded owner returns
+/// after [`RETURN_LEASES`].
+pub const YIELD_LEASES: u64 = 2;
+
 /// Leases for which a host keeps a copy that is longer than the seal while fewer than n members are
 /// full, in case that the new owner is lost before the others have caught up. A member that lives
 /// catches up in one. The partition has one complete copy less for as long, and serves nothing.

@@ -10,7 +10,7 @@ use crate::event::{ClusterEvent, ClusterEventKind};
 use crate::follower::Promise;
 use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
-use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES};
+use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES, YIELD_LEASES};
 use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
 use crate::region::{CopyState, RegionState};
@@ -282,7 +282,10 @@ impl PartitionMember {
         let is_present = !self.group.is_operator_needed()
             && facts.copy == CopyState::Owner { origin: self.group.origin() };
         let returns_at = self.phase_began.plus(RETURN_LEASES * self.lease.promise_ns());
-        let may_report = self.promise.has_ended(now) && self.renewals_have_ended(now);
+        let yields_until = self.phase_began.plus(YIELD_LEASES * self.lease.promise_ns());
+        let may_report = self.promise.has_ended(now)
+            && self.renewals_have_ended(now)
+            && (!self.group.yields(host) || now >= yields_until);
         if !reports.contains_key(&host) && may_report {
             self.propose(now, Command::Report { partition, view, host, held }, effects);
         } else if is_owner && is_present && !self.is_outdated() && now >= returns_at {

@@ -25,10 +25,22 @@ use std::fmt;
 pub enum OperatorGoal {
     /// Another member owns the partition.
     Drain,
+    /// This member owns it, whose copy counts.
+    DrainTo(HostId),
     /// This host owns it with what its copy has, whatever the others held.
     AcceptLoss(HostId),
     /// This host owns it, and it begins anew with what the host's region has.
     ForceNew(HostId),
+}
+
+impl OperatorGoal {
+    /// Is the owner, which lives, drained?
+    pub fn is_drain(self) -> bool {
+        match self {
+            Self::Drain | Self::DrainTo(_) => true,
+            Self::AcceptLoss(_) | Self::ForceNew(_) => false,
+        }
+    }
 }
 
 /// What is to be done next.
@@ -65,6 +77,8 @@ pub enum OperatorWait {
     Report(HostId),
     /// That so many positions of the owner's log are replicated.
     Replication(u64),
+    /// That the host, to which the owner is drained, has so many further positions of its log.
+    Target(HostId, u64),
 }
 
 /// Why something is not possible.
@@ -91,6 +105,15 @@ pub enum OperatorRefusal {
     /// So many positions of the log of this owner, which refused writers, were not replicated in
     /// time.
     NotReplicated(HostId, u64),
+    /// The copy of the host does not count.
+    NotCounted(HostId),
+    /// The host is to leave the group.
+    Leaving(HostId),
+    /// The owner does not hear the host.
+    Silent(HostId),
+    /// The host did not have so many positions of the log of this owner, which refused writers, in
+    /// time.
+    Behind(HostId, u64),
 }
 
 /// The log of an owner that refuses writers.
@@ -118,6 +141,10 @@ pub struct OperatorTask {
     sealing_since: Option<Monotonic>,
     /// The owner refuses writers since the task has asked for it.
     log: Option<FrozenLog>,
+    /// Up to where the members that the owner hears have its log.
+    heard: BTreeMap<HostId, u64>,
+    /// The exclusion of a drained owner was proposed, and may be ordered at any time.
+    is_exclusion_proposed: bool,
 }
 
 impl OperatorTask {
@@ -135,7 +162,15 @@ impl OperatorTask {
             discards_longer: false,
             sealing_since: None,
             log: None,
+            heard: BTreeMap::new(),
+            is_exclusion_proposed: false,
         }
+    }
+
+    /// The members that the owner has heard in the last lease, which carries the task out, and up
+    /// to where they have its log. A drain needs it before each step.
+    pub fn members_heard(&mut self, heard: BTreeMap<HostId, u64>) {
+        self.heard = heard;
     }
 
     /// The owner refuses writers, and its log ends at `tail`.
@@ -172,7 +207,10 @@ impl OperatorTask {
         if self.began_sealing || self.sealing_since.is_some() || group.view() > self.view {
             return self.outcome(group);
         }
-        self.step_serving(now, group, is_owner_heard)
+        let step = self.step_serving(now, group, is_owner_heard);
+        self.is_exclusion_proposed |=
+            self.goal.is_drain() && matches!(step, OperatorStep::Propose(_));
+        step
     }
 
     /// The owner that the task has found still owns the partition.
@@ -184,12 +222,11 @@ impl OperatorTask {
     ) -> OperatorStep {
         let exclude = Command::Exclude { partition: group.partition(), view: group.view() };
         let to = match self.goal {
-            OperatorGoal::Drain if group.can_replace_owner() => {
-                return self.step_draining(now, exclude);
-            }
-            OperatorGoal::Drain => {
+            OperatorGoal::Drain | OperatorGoal::DrainTo(_) if !group.can_replace_owner() => {
                 return OperatorStep::Refused(OperatorRefusal::NoOtherCopy(self.owner));
             }
+            OperatorGoal::Drain => return self.step_draining(now, group, exclude),
+            OperatorGoal::DrainTo(to) => return self.step_draining_to(now, group, to),
             OperatorGoal::AcceptLoss(to) | OperatorGoal::ForceNew(to) => to,
         };
         let renewed = group.degraded().map(|degraded| degraded.renewed);
@@ -207,8 +244,11 @@ impl OperatorTask {
     }
 
     /// The owner is excluded when no commit that it has answered is on it alone.
-    fn step_draining(&self, now: Monotonic, exclude: Command) -> OperatorStep {
-        let Some(log) = self.log else { return OperatorStep::Freeze };
+    fn step_draining(&self, now: Monotonic, group: &GroupState, exclude: Command) -> OperatorStep {
+        let Some(log) = self.log else {
+            let silent = self.silent_reporter(group).map(OperatorRefusal::Silent);
+            return silent.map_or(OperatorStep::Freeze, OperatorStep::Refused);
+        };
         let missing = log.tail.saturating_sub(log.replicated);
         if missing == 0 {
             OperatorStep::Propose(exclude)
@@ -216,6 +256,61 @@ impl OperatorTask {
             OperatorStep::Wait(OperatorWait::Replication(missing))
         } else {
             OperatorStep::Refused(OperatorRefusal::NotReplicated(self.owner, missing))
+        }
+    }
+
+    /// The same, if the host that is named has everything, and can be the owner.
+    fn step_draining_to(&self, now: Monotonic, group: &GroupState, to: HostId) -> OperatorStep {
+        let (partition, view) = (group.partition(), group.view());
+        if let Some(refusal) = self.refused_target(group, to) {
+            // A hand-over that was proposed may be ordered yet, so writers stay refused, and the
+            // members choose.
+            return if self.is_exclusion_proposed {
+                OperatorStep::Propose(Command::Exclude { partition, view })
+            } else {
+                OperatorStep::Refused(refusal)
+            };
+        }
+        let hand_over = Command::HandOver { partition, view, host: to };
+        let target = self.heard.get(&to).copied();
+        match (self.step_draining(now, group, hand_over), self.log) {
+            (OperatorStep::Propose(_), Some(log))
+                if target < Some(log.tail) && !self.is_exclusion_proposed =>
+            {
+                let missing = log.tail.saturating_sub(target.unwrap_or(0));
+                if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
+                    OperatorStep::Wait(OperatorWait::Target(to, missing))
+                } else {
+                    OperatorStep::Refused(OperatorRefusal::Behind(to, missing))
+                }
+            }
+            (step, _) => step,
+        }
+    }
+
+    /// A member without whose report no other owner is found, and which is not heard: nothing would
+    /// be decided before the drained host returns.
+    fn silent_reporter(&self, group: &GroupState) -> Option<HostId> {
+        let others = || group.full().iter().copied().filter(|host| *host != self.owner);
+        let heard = others().filter(|host| self.heard.contains_key(host)).count();
+        let mut silent = others().filter(|host| !self.heard.contains_key(host));
+        silent.next().filter(|_| heard < group.reports_needed())
+    }
+
+    /// Why the partition cannot be handed over to the host.
+    fn refused_target(&self, group: &GroupState, to: HostId) -> Option<OperatorRefusal> {
+        if to == self.owner {
+            Some(OperatorRefusal::AlreadyOwner(to))
+        } else if !group.group().contains(&to) {
+            Some(OperatorRefusal::NotInGroup(to))
+        } else if !group.full().contains(&to) {
+            Some(OperatorRefusal::NotCounted(to))
+        } else if !group.can_take_over(to) {
+            Some(OperatorRefusal::Leaving(to))
+        } else if !self.heard.contains_key(&to) && self.log.is_none() {
+            Some(OperatorRefusal::Silent(to))
+        } else {
+            None
         }
     }
 
@@ -234,10 +329,12 @@ impl OperatorTask {
         let have_passed =
             |leases: u64| is_off || now >= since.plus(leases * self.lease.promise_ns());
         match self.goal {
-            OperatorGoal::Drain if self.began_sealing => {
+            OperatorGoal::Drain | OperatorGoal::DrainTo(_) if self.began_sealing => {
                 OperatorStep::Refused(OperatorRefusal::NoOwner)
             }
-            OperatorGoal::Drain => OperatorStep::Wait(OperatorWait::Reports),
+            OperatorGoal::Drain | OperatorGoal::DrainTo(_) => {
+                OperatorStep::Wait(OperatorWait::Reports)
+            }
             OperatorGoal::AcceptLoss(host) | OperatorGoal::ForceNew(host)
                 if !group.group().contains(&host) =>
             {
@@ -274,7 +371,7 @@ impl OperatorTask {
         let is_by_decision = group.loss().is_some_and(|loss| loss.view == group.origin());
         let is_reached = match self.goal {
             OperatorGoal::Drain => owner != self.owner,
-            OperatorGoal::AcceptLoss(to) => owner == to,
+            OperatorGoal::DrainTo(to) | OperatorGoal::AcceptLoss(to) => owner == to,
             OperatorGoal::ForceNew(to) => owner == to && is_by_decision,
         };
         if is_reached && group.origin() >= self.view {
@@ -301,6 +398,7 @@ impl fmt::Display for OperatorWait {
             Self::Reports => write!(f, "too few members have reported"),
             Self::Report(host) => write!(f, "host {host} has not reported: its copy has gaps"),
             Self::Replication(missing) => write!(f, "{missing} positions are not replicated"),
+            Self::Target(host, missing) => write!(f, "host {host} lacks {missing} positions"),
         }
     }
 }

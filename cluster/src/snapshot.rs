@@ -1,14 +1,15 @@
 //! The bytes of a cluster's state, for snapshots of consensus.
 //!
-//! All numbers are little-endian. Format u8 (3 above the first level; at it 2 if a partition is
-//! degraded, else 1), lease in ms u32, in format 3 level u16, partitions u16, and for each, in the
+//! All numbers are little-endian. Format u8 (4 from level 4 on; 3 at levels 2 and 3; at the first
+//! one 2 if a partition is degraded, else 1), lease in ms u32, from format 3 on level u16,
+//! partitions u16, and for each, in the
 //! order of their numbers: partition u32; group u8 and for each host u16; acknowledgements u8;
 //! view u64; revision u64; owner u16; full u8 and hosts; phase u8 (0 serving, 1 sealing), u8 and
 //! the suspects, or the reporters, each followed by 48 bytes of its position; origin u64; seal u8
 //! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest and sealed as seal;
-//! registered u8, and for each host u16 and process u64; in formats 2 and 3 degraded u8 (0, 1),
-//! and renewed u64 if 1; in format 3 leaving u8 and hosts. Sets are in ascending order, so a state
-//! has exactly one encoding.
+//! registered u8, and for each host u16 and process u64; from format 2 on degraded u8 (0, 1), and
+//! renewed u64 if 1; from format 3 on leaving u8 and hosts; in format 4 preferred u16 (0: none).
+//! Sets are in ascending order, so a state has exactly one encoding.
 
 use crate::config::Lease;
 use crate::group::{AcceptedLoss, Degraded, GroupPhase, GroupState};
@@ -30,6 +31,9 @@ const DEGRADED_FORMAT: u8 = 2;
 /// The format of a state above the first level. Programs that cannot do more do not read it.
 const LEVEL_FORMAT: u8 = 3;
 
+/// The format of a state in which an operator may prefer a host.
+const PREFERRED_FORMAT: u8 = 4;
+
 /// The bytes are no state of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotError {
@@ -48,7 +52,7 @@ impl fmt::Display for SnapshotError {
             Self::Format(format) => write!(
                 f,
                 "a snapshot of the cluster's state has format {format}, and this program reads 1 \
-                 to {LEVEL_FORMAT}: start a later version on this host"
+                 to {PREFERRED_FORMAT}: start a later version on this host"
             ),
             Self::Damaged { at } => {
                 write!(f, "a snapshot of the cluster's state is damaged behind byte {at}")
@@ -65,7 +69,7 @@ impl ClusterState {
         let format = self.format();
         let mut bytes = vec![format];
         bytes.extend(self.lease.ms().to_le_bytes());
-        if format == LEVEL_FORMAT {
+        if format >= LEVEL_FORMAT {
             bytes.extend(self.level.0.to_le_bytes());
         }
         let Ok(count) = u16::try_from(self.groups.len()) else {
@@ -77,15 +81,20 @@ impl ClusterState {
             if format != FORMAT {
                 encode_degraded(group.degraded, &mut bytes);
             }
-            if format == LEVEL_FORMAT {
+            if format >= LEVEL_FORMAT {
                 encode_hosts(group.leaving.iter(), &mut bytes);
+            }
+            if format >= PREFERRED_FORMAT {
+                bytes.extend(group.preferred.map_or(0, |host| host.0).to_le_bytes());
             }
         }
         bytes
     }
 
     fn format(&self) -> u8 {
-        if self.level > ClusterLevel::FIRST {
+        if self.level >= ClusterLevel::HAND_OVERS {
+            PREFERRED_FORMAT
+        } else if self.level > ClusterLevel::FIRST {
             LEVEL_FORMAT
         } else if self.groups.values().any(|group| group.degraded.is_some()) {
             DEGRADED_FORMAT
@@ -99,7 +108,7 @@ impl ClusterState {
     /// # Errors
     /// The bytes are not exactly one state that commands can lead to.
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        if let Some(format) = bytes.first().filter(|format| **format > LEVEL_FORMAT) {
+        if let Some(format) = bytes.first().filter(|format| **format > PREFERRED_FORMAT) {
             return Err(SnapshotError::Format(*format));
         }
         let mut input = Input { rest: bytes };
@@ -199,6 +208,12 @@ impl<'a> Input<'a> {
         self.take().map(u16::from_le_bytes).filter(|host| *host != 0).map(HostId)
     }
 
+    #[expect(clippy::option_option, reason = "damaged bytes, or no host")]
+    fn optional_host(&mut self) -> Option<Option<HostId>> {
+        let host = self.take().map(u16::from_le_bytes)?;
+        Some((host != 0).then_some(HostId(host)))
+    }
+
     fn hosts(&mut self) -> Option<Vec<HostId>> {
         let count = usize::from(self.u8()?);
         if count > COPIES_MAX {
@@ -253,7 +268,7 @@ impl<'a> Input<'a> {
 fn decode_state(input: &mut Input<'_>) -> Option<ClusterState> {
     let format = input.u8()?;
     let lease = Lease::from_ms(input.take().map(u32::from_le_bytes)?).ok()?;
-    let level = if format == LEVEL_FORMAT {
+    let level = if format >= LEVEL_FORMAT {
         ClusterLevel(input.take().map(u16::from_le_bytes)?)
     } else {
         ClusterLevel::FIRST
@@ -297,7 +312,8 @@ fn decode_group(format: u8, input: &mut Input<'_>) -> Option<GroupState> {
     } else {
         None
     };
-    let leaving = if format == LEVEL_FORMAT { input.host_set()? } else { BTreeSet::new() };
+    let leaving = if format >= LEVEL_FORMAT { input.host_set()? } else { BTreeSet::new() };
+    let preferred = if format >= PREFERRED_FORMAT { input.optional_host()? } else { None };
     let state = GroupState {
         partition,
         group,
@@ -313,6 +329,7 @@ fn decode_group(format: u8, input: &mut Input<'_>) -> Option<GroupState> {
         registered,
         degraded,
         leaving,
+        preferred,
         switches: Switches::default(),
     };
     is_possible(&state).then_some(state)
@@ -343,4 +360,8 @@ fn is_possible(state: &GroupState) -> bool {
         && (2..=members.len()).contains(&usize::from(state.acknowledgements))
         && (ViewNumber::FIRST..=state.view).contains(&state.origin)
         && (state.degraded.is_none() || state.full.len() == 1 && state.acknowledgements == 2)
+        && (!state.is_operator_needed() || state.full.len() == 1)
+        && state.preferred.is_none_or(|host| {
+            state.excluded().is_some() && !state.is_operator_needed() && state.can_take_over(host)
+        })
 }

@@ -63,6 +63,9 @@ pub enum Switch {
     ReportAfterRenewal,
     /// 10: a member that counts leaves the group by an eviction.
     LeaveByEviction,
+    /// 6: the host that an operator prefers gets the partition only if its copy counts and no other
+    /// one of the quorum is longer.
+    PreferredIsComplete,
 }
 
 /// The rules that are switched off.

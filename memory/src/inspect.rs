@@ -43,6 +43,9 @@ pub struct Inspection {
     pub heap: HeapUsage,
     /// Bytes that the file occupies on its file system now.
     pub bytes_on_disk: u64,
+    /// Bytes of the heap for which the file has no pages yet: what it still needs of its file
+    /// system when the heap is used up. At most one huge page too much.
+    pub bytes_without_pages: u64,
     /// Page bytes.
     pub page_bytes: u64,
     /// Pins are followed by a full fence.
@@ -72,13 +75,15 @@ pub struct MemberEntry {
     pub is_alive: bool,
 }
 
-/// Bytes of the heap whose bit is set, as the chunk words say.
-fn allocated_bytes(map: &Map) -> Result<u64> {
-    let mut units = 0;
+/// Bytes of the heap whose bit is set, and bytes of chunks without pages, as the chunk words say.
+fn heap_bytes(map: &Map) -> Result<(u64, u64)> {
+    let (mut units, mut with_pages) = (0, 0);
     for chunk in chunks_with_tables(map)? {
-        units += state_of(map, chunk)?.used;
+        let state = state_of(map, chunk)?;
+        units += state.used;
+        with_pages += u64::from(state.has_pages);
     }
-    Ok(units * LINE)
+    Ok((units * LINE, map.chunks().saturating_sub(with_pages) * CHUNK_BYTES))
 }
 
 impl Region {
@@ -89,16 +94,21 @@ impl Region {
     pub fn inspect(&self) -> Result<Inspection> {
         let map = &self.shared.map;
         let load = |at: u64| -> Result<u64> { Ok(map.word(at)?.load(Ordering::Acquire)) };
+        let (bytes_taken, without_pages) = heap_bytes(map)?;
+        let bytes_on_disk =
+            map.with_file(|file| Ok(file.metadata().map_or(0, |m| m.blocks() * 512)))?;
+        // A region that was created with all its pages has them, whatever its chunks say.
+        let bytes_without_pages = without_pages.min(map.len().saturating_sub(bytes_on_disk));
         Ok(Inspection {
             path: map.path().to_owned(),
             format: FORMAT,
             id: [load(SUPER_ID)?, load(SUPER_ID + 8)?],
             created_ms: load(SUPER_CREATED)?,
             bytes_max: map.chunks() * CHUNK_BYTES,
-            bytes_taken: allocated_bytes(map)?,
+            bytes_taken,
             heap: heap_usage(map, CELLS_MAX, u64::MAX)?,
-            bytes_on_disk: map
-                .with_file(|file| Ok(file.metadata().map_or(0, |m| m.blocks() * 512)))?,
+            bytes_on_disk,
+            bytes_without_pages,
             page_bytes: load(SUPER_PAGE)?,
             is_fenced: self.shared.is_fenced,
             epoch: unseal(load(SUPER_EPOCH)?, "the epoch word has a flipped bit")?,

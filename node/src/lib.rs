@@ -26,6 +26,7 @@ mod watch_selector;
 mod receipt_thread;
 mod placement;
 mod limits;
+mod space;
 pub mod process;
 pub mod executor;
 pub mod metrics;
@@ -60,5 +61,6 @@ pub use protocol::{
 };
 pub use receipt_thread::ReceiptQueue;
 pub use sampler::StuckTask;
+pub use space::FileSystemSpace;
 pub use tls::{Tls, certificate_names, check_certificate};
 pub use watch_selector::WatchSelector;

@@ -2,8 +2,8 @@
 
 mod demo;
 pub(crate) mod check;
-mod resources;
 pub(crate) mod alarms;
+mod resources;
 pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod member;
@@ -139,6 +139,10 @@ pub(crate) enum ClusterCommand {
     Drain {
         #[command(flatten)]
         node: NodeChoice,
+        /// The next owner: a host whose copies of these partitions count. Otherwise the members
+        /// choose
+        #[arg(long, value_name = "NAME")]
+        to: Option<String>,
     },
     /// Give a partition whose members are lost to a host with a complete copy. An owner that shows
     /// no life for a lease is excluded first
@@ -213,7 +217,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             Some(partition) => change_group(&node, &partition, (&name, false))?,
             None => vote(&node, &name, (false, weaken_majority))?,
         },
-        ClusterCommand::Drain { node } => drain(&node)?,
+        ClusterCommand::Drain { node, to } => drain(&node, to.as_deref())?,
         ClusterCommand::AcceptLoss { node, partition, to, discard_longer_copies } => {
             let file = ClusterFile::read(&node.cluster)?;
             let partition = partition_of(&file, &partition)?.id.0;
@@ -436,21 +440,52 @@ fn change_group(
     })
 }
 
-fn drain(node: &NodeChoice) -> Result<String> {
+/// An error behind what was done already.
+fn after(done: &str, error: Error) -> Error {
+    if done.is_empty() {
+        return error;
+    }
+    let (done, reason) = (done.trim_end().replace('\n', "; "), admin::reason(&error));
+    Error::Backend { detail: format!("{reason}. Done before: {done}") }
+}
+
+fn drain(node: &NodeChoice, to: Option<&str>) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
+    let to = to.map(|name| file.host(name)).transpose()?;
     let status = ask(node, &AdminRequest::Status)?;
     let host = status.get("host").and_then(Value::as_str).unwrap_or("the host");
     // The node that has said what it owns, and no other one.
     let node = &NodeChoice { cluster: node.cluster.clone(), host: Some(host.to_owned()) };
     let mut text = String::new();
-    for copy in items(&status, "partitions") {
+    // Also without a lease, and before it serves.
+    let is_owned = |copy: &&Value| copy.get("owner").and_then(Value::as_str) == Some(host);
+    let to_drain: Vec<&Value> = items(&status, "partitions").filter(is_owned).collect();
+    if let Some(to) = to {
+        // Each one is looked at before the first one is drained.
+        for copy in &to_drain {
+            if !items(copy, "full").any(|name| name.as_str() == Some(&to.name)) {
+                let partition = copy.get("partition").and_then(Value::as_str).unwrap_or("?");
+                let detail = format!(
+                    "{} has no copy of {partition} that counts (COUNTED in cluster status): \
+                     nothing has changed",
+                    to.name
+                );
+                return Err(Error::BadArgument { detail });
+            }
+        }
+    }
+    for copy in to_drain {
         let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };
-        // Also without a lease, and before it serves.
-        if copy.get("owner").and_then(Value::as_str) == Some(host) {
-            let partition = partition_of(&file, name)?.id.0;
-            let done = ask(node, &AdminRequest::Drain { partition })?;
-            let owner = done.get("owner").and_then(Value::as_str).unwrap_or("another member");
-            text.extend([host, " is drained: ", owner, " owns ", name, "\n"]);
+        let partition = partition_of(&file, name)?.id.0;
+        let request = match to {
+            Some(to) => AdminRequest::DrainTo { partition, host: to.id.0 },
+            None => AdminRequest::Drain { partition },
+        };
+        let done = ask(node, &request).map_err(|error| after(&text, error))?;
+        let owner = done.get("owner").and_then(Value::as_str).unwrap_or("another member");
+        text.extend([host, " is drained: ", owner, " owns ", name, "\n"]);
+        if let Some(warning) = done.get("warning").and_then(Value::as_str) {
+            text.extend(["warning: ", warning, "\n"]);
         }
     }
     Ok(if text.is_empty() {

@@ -27,6 +27,7 @@ impl GroupState {
         // No report counts.
         self.full = BTreeSet::from([self.owner]);
         self.leaving.clear();
+        self.preferred = None;
         // No region has this origin: no host has been in a view that is so much later.
         self.origin = self.view;
         self.phase = GroupPhase::Sealing { reports: BTreeMap::new() };

@@ -4,7 +4,7 @@ use crate::fixture::{PARTITION, held, report, suspect, whole};
 use nearstate_cluster::limits::RAISED_VIEW_STEP;
 use nearstate_cluster::{
     ClusterLevel, ClusterState, Command, CommandError, HostId, MemberRecord, Monotonic, Revision,
-    ViewNumber,
+    SnapshotError, ViewNumber,
 };
 use proptest::prelude::*;
 
@@ -29,6 +29,7 @@ fn commands() -> Vec<Command> {
         Command::Renew { partition, revision, host, stamp: Monotonic(u64::MAX) },
         Command::Finalize { level: ClusterLevel(u16::MAX) },
         Command::RaiseView { partition, view, revision },
+        Command::HandOver { partition, view, host },
     ]
 }
 
@@ -55,7 +56,7 @@ fn a_damaged_command_is_refused() {
     };
     assert_eq!(with(0, 2), Err(CommandError::Format(2)));
     assert_eq!(with(1, 0), Err(CommandError::Kind(0)));
-    assert_eq!(with(1, 17), Err(CommandError::Kind(17)));
+    assert_eq!(with(1, 18), Err(CommandError::Kind(18)));
     assert_eq!(with(1, 16), Err(CommandError::Size(16)));
     assert_eq!(with(1, 15), Err(CommandError::Partition(1)));
     assert_eq!(with(14, 0), Err(CommandError::Host(0)));
@@ -96,6 +97,18 @@ fn a_state_survives_its_snapshot_in_every_phase() {
         Command::Exclude { partition: PARTITION, view: ViewNumber(4) },
         Command::RaiseView { partition: PARTITION, view: ViewNumber(7), revision: Revision(99) },
         report(7 + RAISED_VIEW_STEP, 3, held(3, 8)),
+        Command::Finalize { level: ClusterLevel(4) },
+        Command::AcceptLoss {
+            partition: PARTITION,
+            view: ViewNumber(7 + RAISED_VIEW_STEP),
+            host: HostId(3),
+        },
+        Command::Full { partition: PARTITION, revision: Revision(101), host: HostId(2) },
+        Command::HandOver {
+            partition: PARTITION,
+            view: ViewNumber(7 + RAISED_VIEW_STEP),
+            host: HostId(2),
+        },
     ];
     for command in script {
         let before = state.clone();
@@ -107,6 +120,35 @@ fn a_state_survives_its_snapshot_in_every_phase() {
             assert!(ClusterState::decode(&bytes[..length]).is_err());
         }
     }
+}
+
+/// The last word of a snapshot of one partition is the preferred host.
+#[test]
+fn a_preferred_host_that_could_not_have_been_named_is_damage() {
+    let mut state = whole(3, 2);
+    state.apply(&Command::Finalize { level: ClusterLevel::HAND_OVERS });
+    let with = |state: &ClusterState, host: u8| {
+        let mut bytes = state.encode();
+        let last = bytes.len() - 2;
+        bytes[last] = host;
+        ClusterState::decode(&bytes).is_ok()
+    };
+    // There is an owner.
+    assert!(with(&state, 0) && !with(&state, 2));
+    let view = ViewNumber(1);
+    state.apply(&Command::HandOver { partition: PARTITION, view, host: HostId(2) });
+    assert!(with(&state, 0) && with(&state, 2) && with(&state, 3));
+    // The excluded owner, and a host without a copy.
+    assert!(!with(&state, 1) && !with(&state, 9));
+    let (view, revision) = (ViewNumber(2), Revision(9));
+    state.apply(&Command::RaiseView { partition: PARTITION, view, revision });
+    assert!(with(&state, 0) && !with(&state, 1));
+    // No report counts there, so no other copy is full.
+    let mut bytes = state.encode();
+    let one = [&1_u16.to_le_bytes()[..], &[1], &1_u16.to_le_bytes()].concat();
+    let at = bytes.windows(one.len()).position(|bytes| bytes == one).unwrap();
+    bytes.splice(at + 2..at + 5, [2, 1, 0, 2, 0]);
+    assert!(matches!(ClusterState::decode(&bytes), Err(SnapshotError::Damaged { .. })));
 }
 
 proptest! {

@@ -155,6 +155,23 @@ fn a_returned_owner_keeps_its_log_and_its_members() {
     assert_eq!(state.apply(&back(1)), Applied::Refused(CommandRefusal::NotSealing));
 }
 
+/// An excluded owner that asks late, when it was excluded again, has had no time to be replaced.
+#[test]
+fn a_return_of_an_earlier_view_or_phase_has_no_effect() {
+    let mut state = whole(3, 2);
+    let partition = PARTITION;
+    let back = |view| Command::Return { partition, view: ViewNumber(view), host: HostId(1) };
+    state.apply(&Command::Exclude { partition, view: ViewNumber(1) });
+    let sealing = group(&state).revision();
+    assert_eq!(state.apply(&back(2)), Applied::Returned(HostId(1)));
+    // What was proposed while there was no owner is void.
+    let late = evict(sealing, 3);
+    assert_eq!(state.apply(&late), Applied::Refused(CommandRefusal::OtherRevision));
+    state.apply(&Command::Exclude { partition, view: ViewNumber(2) });
+    assert_eq!(state.apply(&back(2)), Applied::Refused(CommandRefusal::OtherView));
+    assert_eq!(group(&state).owner(), None);
+}
+
 #[test]
 fn a_suspicion_that_is_repeated_after_an_eviction_counts() {
     let mut state = whole(3, 2);

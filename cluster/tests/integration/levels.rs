@@ -4,6 +4,7 @@
 use crate::fixture::{PARTITION, whole};
 use nearstate_cluster::{
     Applied, ClusterLevel, ClusterState, Command, CommandRefusal, HostId, Monotonic, SnapshotError,
+    ViewNumber,
 };
 
 fn finalize(state: &mut ClusterState, level: u16) -> Applied {
@@ -32,6 +33,15 @@ fn a_command_has_no_effect_below_its_level() {
     let view = state.group(PARTITION).unwrap().view();
     let add = Command::AddMember { partition: PARTITION, revision, host: HostId(4) };
     let raise = Command::RaiseView { partition: PARTITION, view, revision };
+    let later = ViewNumber(view.0 + 1);
+    let hand_over = Command::HandOver { partition: PARTITION, view, host: HostId(2) };
+    let (mut handed, excluded) = (whole(3, 2), Applied::Excluded(HostId(1)));
+    finalize(&mut handed, 3);
+    assert_eq!(handed.apply(&hand_over), Applied::Refused(CommandRefusal::LevelTooLow));
+    assert_eq!(handed.group(PARTITION).unwrap().view(), view);
+    finalize(&mut handed, 4);
+    assert_eq!((hand_over.level(), handed.apply(&hand_over)), (ClusterLevel(4), excluded));
+    assert_eq!(handed.group(PARTITION).unwrap().view(), later);
     for (command, level, applied) in
         [(add, 2, Applied::MemberAdded(HostId(4))), (raise, 3, Applied::ViewRaised(view))]
     {
@@ -54,6 +64,10 @@ fn a_snapshot_has_the_format_that_its_level_needs() {
     let second = state.encode();
     assert_eq!(second.first(), Some(&2), "a program that knows no levels reads it");
     assert_eq!(ClusterState::decode(&second).unwrap().level(), ClusterLevel::FIRST);
+    let mut fourth = state.clone();
+    finalize(&mut fourth, 4);
+    assert_eq!(fourth.encode().first(), Some(&4));
+    assert_eq!(ClusterState::decode(&fourth.encode()), Ok(fourth));
     finalize(&mut state, 2);
     let revision = state.group(PARTITION).unwrap().revision();
     state.apply(&Command::Renew { partition: PARTITION, revision, host, stamp: Monotonic(7) });
@@ -65,8 +79,8 @@ fn a_snapshot_has_the_format_that_its_level_needs() {
     *low = 1;
     assert!(matches!(ClusterState::decode(&bytes), Err(SnapshotError::Damaged { .. })));
     let [format, ..] = bytes.as_mut_slice() else { panic!("it is longer") };
-    *format = 4;
+    *format = 5;
     let error = ClusterState::decode(&bytes).unwrap_err();
-    assert_eq!(error, SnapshotError::Format(4));
+    assert_eq!(error, SnapshotError::Format(5));
     assert!(error.to_string().contains("start a later version"), "{error}");
 }

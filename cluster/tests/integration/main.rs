@@ -9,6 +9,7 @@ mod fixture;
 mod former_owner;
 mod group;
 mod group_changes;
+mod handed_over;
 mod levels;
 mod older_region;
 mod operator;

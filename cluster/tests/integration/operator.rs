@@ -36,7 +36,10 @@ fn exclude(view: u64) -> Command {
 }
 
 fn task(goal: OperatorGoal, state: &ClusterState) -> OperatorTask {
-    OperatorTask::new(goal, group(state), Lease::from_ms(300).unwrap(), Monotonic(1_000))
+    let lease = Lease::from_ms(300).unwrap();
+    let mut task = OperatorTask::new(goal, group(state), lease, Monotonic(1_000));
+    task.members_heard([(B, 9), (C, 9)].into());
+    task
 }
 
 /// The next step so many leases after the beginning, without a word of the owner.

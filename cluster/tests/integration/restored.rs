@@ -91,6 +91,27 @@ fn a_membership_that_was_created_anew_continues_behind_what_regions_have_seen() 
     assert_eq!(state.apply(&raise(last, 1)), Applied::ViewRaised(ViewNumber(last)));
 }
 
+/// A host that did not answer may have been the owner of later views of the old membership. If the
+/// new log had the origin of one of them, its copy would count as one of the new log.
+#[test]
+fn no_host_that_was_not_asked_has_a_log_of_the_raised_view() {
+    let mut state = of_level(whole(3, 2));
+    state.apply(&raise(4, 9));
+    let raised = state.group(PARTITION).unwrap().origin();
+    let mut old = whole(3, 2);
+    for _ in 0..2_000 {
+        let group = old.group(PARTITION).unwrap();
+        let (partition, view) = (PARTITION, group.view());
+        assert_ne!(group.origin(), raised);
+        old.apply(&Command::Exclude { partition, view });
+        let view = ViewNumber(view.0 + 1);
+        old.apply(&Command::ForceNew { partition, view, host: HostId(2) });
+    }
+    assert_eq!(old.group(PARTITION).unwrap().origin(), ViewNumber(2_001));
+    // An exclusion each minute for a year.
+    assert!(raised.0 - 4 >= 365 * 24 * 60, "{raised}");
+}
+
 #[test]
 fn a_raised_revision_is_above_that_of_the_state_and_no_host_leaves() {
     let mut state = of_level(whole(4, 2));

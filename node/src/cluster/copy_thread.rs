@@ -76,8 +76,8 @@ pub(super) struct CopyShared {
     /// An operator drains it.
     pub(super) is_draining: AtomicBool,
     /// The view in which a drain holds the writers, and has ended before the membership has
-    /// decided.
-    undecided: Mutex<Option<ViewNumber>>,
+    /// decided; and the host to which it is drained, if an operator has named one.
+    undecided: Mutex<Option<(ViewNumber, Option<HostId>)>>,
     region: Region,
     tasks: Mutex<Tasks>,
     changed: Condvar,
@@ -166,12 +166,12 @@ impl Drop for CopyThread {
 }
 
 impl CopyShared {
-    pub(super) fn undecided(&self) -> Option<ViewNumber> {
+    pub(super) fn undecided(&self) -> Option<(ViewNumber, Option<HostId>)> {
         *locked(&self.undecided)
     }
 
-    pub(super) fn set_undecided(&self, view: Option<ViewNumber>) {
-        *locked(&self.undecided) = view;
+    pub(super) fn set_undecided(&self, drain: Option<(ViewNumber, Option<HostId>)>) {
+        *locked(&self.undecided) = drain;
     }
 
     /// The writers are refused until the membership has decided, however long that takes.

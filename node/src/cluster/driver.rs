@@ -3,6 +3,7 @@
 mod drains;
 mod effects;
 mod inactive;
+mod lags;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,8 +15,7 @@ use std::time::Duration;
 
 use nearstate_cluster::{
     ClusterConfig, ClusterLevel, ClusterState, Command, Effects, FollowerAcknowledgement,
-    GroupState, Host, HostId, HostInput, MemberRole, Monotonic, OwnerMessage, PartitionId,
-    ViewNumber,
+    GroupState, Host, HostId, HostInput, Monotonic, OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{ReplicationPolicy, lease_clock};
@@ -210,6 +210,21 @@ impl ClusterDriver {
         }
         let is_owner_heard = published.heard.contains(&partition);
         self.copy(partition).map(|_| (group, is_owner_heard))
+    }
+
+    /// The decided level, as far as this host knows it.
+    pub fn level(&self) -> ClusterLevel {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).level
+    }
+
+    /// The last position of each member of an owned partition, and when it came.
+    pub(super) fn member_positions(
+        &self,
+        partition: PartitionId,
+    ) -> BTreeMap<HostId, (Option<u64>, Monotonic)> {
+        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_partition = published.members.iter().filter(|((of, _), _)| *of == partition);
+        of_partition.map(|((_, host), known)| (*host, *known)).collect()
     }
 
     /// The state of a partition, as far as this host knows it.
@@ -409,26 +424,6 @@ impl Driver {
             heard_at: self.heard_at.clone(),
         };
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
-    }
-
-    /// Notes the ends of the owned logs.
-    fn note_tails(&mut self) {
-        for (partition, (copy, _)) in &self.copies {
-            if self.host.role(*partition) != Some(MemberRole::Serving) {
-                self.tails.remove(partition);
-            } else if let Ok(state) = copy.shared.copy.state() {
-                self.tails.entry(*partition).or_default().note(now(), state.tail);
-            }
-        }
-    }
-
-    /// How long the members of owned partitions lag behind.
-    fn lags_ms(&self) -> BTreeMap<(PartitionId, HostId), u64> {
-        let known = self.members.iter().filter_map(|(of, (position, _))| {
-            let lag = self.tails.get(&of.0)?.lag_ms(now(), (*position)?);
-            Some((*of, lag))
-        });
-        known.collect()
     }
 
     fn engine_event(&mut self, event: EngineEvent) {

@@ -31,11 +31,15 @@ impl TailNotes {
         self.0.push_back((now, tail));
     }
 
-    /// The milliseconds since the first note behind the position; 0 if there is none.
-    pub(super) fn lag_ms(&self, now: Monotonic, position: u64) -> u64 {
+    /// The milliseconds since the first note behind the position; 0 if there is none. `None`:
+    /// nothing was noted.
+    pub(super) fn lag_ms(&self, now: Monotonic, position: u64) -> Option<u64> {
+        if self.0.is_empty() {
+            return None;
+        }
         let behind = self.0.partition_point(|(_, tail)| *tail <= position);
         let lag = self.0.get(behind).map_or(0, |(at, _)| now.0.saturating_sub(at.0));
-        lag / 1_000_000
+        Some(lag / 1_000_000)
     }
 }
 
@@ -50,16 +54,17 @@ mod tests {
     #[test]
     fn a_lag_is_the_age_of_the_first_entry_that_is_missing() {
         let mut notes = TailNotes::default();
+        assert_eq!(notes.lag_ms(ms(50), 10), None, "no lag and an unknown one differ");
         notes.note(ms(100), 10);
         notes.note(ms(200), 20);
         notes.note(ms(300), 20);
         notes.note(ms(400), 30);
-        assert_eq!(notes.lag_ms(ms(1000), 30), 0);
-        assert_eq!(notes.lag_ms(ms(1000), 29), 600);
+        assert_eq!(notes.lag_ms(ms(1000), 30), Some(0));
+        assert_eq!(notes.lag_ms(ms(1000), 29), Some(600));
         // Position 20 was the end from 200 ms on; what is missing came until 400 ms.
-        assert_eq!(notes.lag_ms(ms(1000), 20), 600);
-        assert_eq!(notes.lag_ms(ms(1000), 15), 800);
-        assert_eq!(notes.lag_ms(ms(1000), 0), 900);
+        assert_eq!(notes.lag_ms(ms(1000), 20), Some(600));
+        assert_eq!(notes.lag_ms(ms(1000), 15), Some(800));
+        assert_eq!(notes.lag_ms(ms(1000), 0), Some(900));
     }
 
     #[test]
@@ -75,7 +80,7 @@ mod tests {
         assert_eq!(notes.0.len(), NOTES_MAX);
         // Another log begins at a lower position.
         notes.note(ms(9000), 5);
-        assert_eq!(notes.lag_ms(ms(9010), 4), 10);
+        assert_eq!(notes.lag_ms(ms(9010), 4), Some(10));
         assert_eq!(notes.0.len(), 1);
     }
 }

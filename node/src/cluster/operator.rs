@@ -1,12 +1,13 @@
 //! Tasks of operators: the steps of [`OperatorTask`], proposed by this host.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearstate_cluster::{
-    Command, GroupState, HostId, Lease, OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask,
-    OperatorWait, PartitionId, ViewNumber,
+    ClusterLevel, Command, GroupState, HostId, Lease, OperatorGoal, OperatorRefusal, OperatorStep,
+    OperatorTask, OperatorWait, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::lease_clock;
@@ -58,10 +59,11 @@ impl ClusterDriver {
     ///
     /// # Errors
     /// `BadArgument`: this host has no copy of the partition, or does not own what is to be
-    /// drained, or it is drained already; `Backend`: the membership orders nothing at present, so a
-    /// drain has changed nothing; or it has not decided in time that the owner is excluded. It may
-    /// do so later, so writers stay refused, and the driver proposes it until it is decided; those
-    /// of [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
+    /// drained, or it is drained already, or the level is too low to name the next owner;
+    /// `Backend`: the membership orders nothing at present, so a drain has changed nothing; or it
+    /// has not decided in time that the owner is excluded. It may do so later, so writers stay
+    /// refused, and the driver proposes it until it is decided; those of
+    /// [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
     ///
     /// [`Partition::hold_writers`]: crate::Partition::hold_writers
     pub fn carry_out(
@@ -71,7 +73,8 @@ impl ClusterDriver {
         goal: (OperatorGoal, bool),
         lease: Lease,
     ) -> Result<OperatorOutcome> {
-        let copy = self.copy(partition).filter(|_| goal.0 == OperatorGoal::Drain);
+        let copy = self.copy(partition).filter(|_| goal.0.is_drain());
+        self.require_level(goal.0)?;
         let draining = copy.as_ref().map(|copy| &copy.is_draining);
         let claim = draining.map(DrainClaim::take).transpose()?;
         let mut held = None;
@@ -86,7 +89,7 @@ impl ClusterDriver {
             return outcome;
         }
         // The owner may be excluded yet. What writers would commit until then would be lost.
-        copy.set_undecided(Some(view));
+        copy.set_undecided(Some((view, named(goal.0))));
         claim.into_iter().for_each(DrainClaim::keep);
         let error = undecided(outcome);
         copy.tell_undecided(&error);
@@ -113,6 +116,9 @@ impl ClusterDriver {
             });
             if let Some(held) = held {
                 task.replicated(held.copy.copy.state()?.replicated);
+            }
+            if goal.is_drain() {
+                task.members_heard(self.members_heard(partition, lease));
             }
             let wait = match task.step(now(), &group, is_owner_heard) {
                 OperatorStep::Wait(wait) => Some(wait),
@@ -169,6 +175,27 @@ impl ClusterDriver {
         Err(Error::Backend { detail })
     }
 
+    /// A program that does not know a hand-over must not meet one.
+    fn require_level(&self, goal: OperatorGoal) -> Result<()> {
+        let (level, needed) = (self.level(), ClusterLevel::HAND_OVERS);
+        if named(goal).is_none() || level >= needed {
+            return Ok(());
+        }
+        let detail = format!(
+            "the cluster has level {level}, and level {needed} is needed to name the next owner: \
+             run `nearstate cluster finalize`, or drain without a name. Nothing has changed"
+        );
+        Err(Error::BadArgument { detail })
+    }
+
+    /// What the members of an owned partition have that have answered in the last lease.
+    fn members_heard(&self, partition: PartitionId, lease: Lease) -> BTreeMap<HostId, u64> {
+        let now = now();
+        let members = self.member_positions(partition).into_iter();
+        let heard = members.filter(|(_, (_, at))| now <= at.plus(lease.promise_ns()));
+        heard.filter_map(|(host, (position, _))| Some((host, position?))).collect()
+    }
+
     /// What is held if this host owns the partition.
     fn holding(&self, group: &GroupState) -> Result<HeldWriters> {
         match self.copy(group.partition()) {
@@ -180,6 +207,14 @@ impl ClusterDriver {
                 Err(Error::BadArgument { detail })
             }
         }
+    }
+}
+
+/// The host to which an operator drains a partition.
+fn named(goal: OperatorGoal) -> Option<HostId> {
+    match goal {
+        OperatorGoal::DrainTo(host) => Some(host),
+        OperatorGoal::Drain | OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_) => None,
     }
 }
 
@@ -209,7 +244,9 @@ struct DrainClaim<'d>(&'d AtomicBool);
 impl<'d> DrainClaim<'d> {
     fn take(is_draining: &'d AtomicBool) -> Result<Self> {
         if is_draining.swap(true, Ordering::AcqRel) {
-            let detail = "the partition is being drained: wait until that has ended".to_owned();
+            let detail = "the partition is being drained: wait until that has ended. If it stays, \
+                          the alarm NS-5015 says what is missing"
+                .to_owned();
             return Err(Error::BadArgument { detail });
         }
         Ok(Self(is_draining))

@@ -1,6 +1,7 @@
 //! What the driver publishes for other threads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use nearstate_cluster::{
     ClusterLevel, CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRecord, MemberRole,
@@ -9,6 +10,7 @@ use nearstate_cluster::{
 use nearstate_store::lease_clock;
 
 use crate::consensus::EngineStatus;
+use crate::space::{FileSystemSpace, usable_bytes};
 
 use super::copy_thread::{CopyShared, now};
 use super::status::{CopyStatus, MemberStatus};
@@ -106,10 +108,12 @@ impl Published {
         let is_owner = group.owner() == Some(me);
         let members = of_partition.filter(|_| is_owner).map(|((_, host), (position, at))| {
             let silent_ms = now.0.saturating_sub(at.0) / 1_000_000;
-            let lag_ms = self.lags_ms.get(&(partition, *host)).copied().unwrap_or(0);
+            let lag_ms = self.lags_ms.get(&(partition, *host)).copied();
             MemberStatus { host: *host, position: *position, silent_ms, lag_ms }
         });
         let memory = copy.memory().ok()?;
+        let heap_free = memory.bytes_max.saturating_sub(memory.bytes_taken);
+        let room = room_for_pages(&memory.path);
         Some(CopyStatus {
             partition: partition.0,
             view: group.view().0,
@@ -151,11 +155,19 @@ impl Published {
                 let position = |held: LogPosition| held.position;
                 (loss.view.0, loss.longest.map(position), loss.sealed.map(position))
             }),
-            bytes_free: memory.bytes_max.saturating_sub(memory.bytes_taken),
+            bytes_free: usable_bytes(heap_free, memory.bytes_without_pages, room),
+            file_system_bytes_free: room.filter(|room| *room < memory.bytes_without_pages),
             bytes_max: memory.bytes_max,
             members: members.collect(),
         })
     }
+}
+
+/// What the file system of a region has left. `None`: it has no limit, or does not tell. A file
+/// that was removed still gets pages of the file system of its directory.
+fn room_for_pages(path: &Path) -> Option<u64> {
+    let of_folder = |_| FileSystemSpace::of(path.parent().unwrap_or(path));
+    FileSystemSpace::of(path).or_else(of_folder).ok()?.bytes_free
 }
 
 /// The members whose copies count. Behind a raised view none does, before an operator names one.

@@ -15,8 +15,9 @@ pub struct MemberStatus {
     pub position: Option<u64>,
     /// Milliseconds since its last acknowledgement.
     pub silent_ms: u64,
-    /// The age of the first entry that it does not have, in milliseconds; 0 if it has all.
-    pub lag_ms: u64,
+    /// The age of the first entry that it does not have, in milliseconds; 0 if it has all. `None`:
+    /// it joins, or this host does not know the age.
+    pub lag_ms: Option<u64>,
 }
 
 /// A partition, as this host knows it.
@@ -73,9 +74,12 @@ pub struct CopyStatus {
     /// What an operator has given up, at the last time: the view, the longest position that was
     /// known, and the one at which the owner began.
     pub loss: Option<(u64, Option<u64>, Option<u64>)>,
-    /// The bytes of this copy's heap that are free. Growing commits are refused when the owner, or
-    /// a member that counts, has none.
+    /// The bytes of this copy's heap that are free, without those for which its file system has no
+    /// pages. Growing commits are refused when the owner, or a member that counts, has none.
     pub bytes_free: u64,
+    /// What the file system of the region has left, if that is less than the pages that the heap
+    /// has not got yet: then it is why [`bytes_free`](Self::bytes_free) is less than in the heap.
+    pub file_system_bytes_free: Option<u64>,
     /// The bytes that the heap of this copy can have.
     pub bytes_max: u64,
     /// The members, if this host is the owner.

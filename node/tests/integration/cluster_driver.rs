@@ -129,6 +129,7 @@ impl TestEngine {
             Command::Register { .. }
             | Command::Trust { .. }
             | Command::Exclude { .. }
+            | Command::HandOver { .. }
             | Command::Return { .. }
             | Command::Degrade { .. }
             | Command::Renew { .. }
@@ -342,11 +343,15 @@ impl DrivenCluster {
 
     /// An operator drains a host.
     pub(crate) fn drain(&self, id: u16) -> Result<OperatorOutcome> {
+        self.drain_with(id, OperatorGoal::Drain)
+    }
+
+    pub(crate) fn drain_with(&self, id: u16, goal: OperatorGoal) -> Result<OperatorOutcome> {
         let lease = configuration().lease().unwrap();
         let state = Arc::clone(locked(&self.log.states).first().unwrap());
         let (log, region) = (Arc::clone(&self.log), self.host(id).region.clone());
         let engine = TestEngine { log, state, region };
-        self.host(id).driver.carry_out(&engine, PARTITION, (OperatorGoal::Drain, false), lease)
+        self.host(id).driver.carry_out(&engine, PARTITION, (goal, false), lease)
     }
 
     /// The host that owns the partition, with these copies.

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nearstate_cluster::{ClusterEventKind, Command, HostId, OperatorRefusal};
+use nearstate_cluster::{
+    ClusterEventKind, ClusterLevel, Command, HostId, OperatorGoal, OperatorRefusal,
+};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClusterNotice, EngineStatus, OperatorOutcome};
 use nearstate_store::{ReceiptState, Region};
@@ -109,6 +111,38 @@ fn a_drained_owner_keeps_its_records_and_counts_again() {
     cluster.assert_equal(301);
 }
 
+/// The second member would be the owner by the order of the group.
+#[test]
+fn an_owner_is_drained_to_the_member_that_an_operator_names() {
+    let cluster = DrivenCluster::start();
+    cluster.write(1, 0..100, 100);
+    let to = |host| OperatorGoal::DrainTo(HostId(host));
+    let error = cluster.drain_with(1, to(3)).unwrap_err().to_string();
+    assert!(error.contains("level 4 is needed") && error.contains("Nothing has"), "{error}");
+    cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
+    let nowhere = HostId(9);
+    for (host, refusal) in
+        [(1, OperatorRefusal::AlreadyOwner(HostId(1))), (9, OperatorRefusal::NotInGroup(nowhere))]
+    {
+        until("the level is known", || cluster.drain_with(1, to(host)).is_ok());
+        let outcome = cluster.drain_with(1, to(host));
+        assert!(matches!(outcome, Ok(OperatorOutcome::Refused(seen)) if seen == refusal));
+    }
+    assert_eq!(cluster.owner_with(&[1, 2, 3]), 1);
+    let mut outcome = cluster.drain_with(1, to(3));
+    for _ in 0..TRIES {
+        if matches!(outcome, Ok(OperatorOutcome::Done { .. })) {
+            break;
+        }
+        outcome = cluster.drain_with(1, to(3));
+    }
+    let is_done = matches!(outcome, Ok(OperatorOutcome::Done { owner: HostId(3), .. }));
+    assert!(is_done, "{outcome:?}");
+    assert_eq!(cluster.owner_with(&[1, 2, 3]), 3);
+    cluster.write(3, 100..200, 100);
+    cluster.assert_equal(200);
+}
+
 /// The outcome of a drain. On a busy machine it can take too long, and is repeated.
 fn drained(cluster: &DrivenCluster) -> Result<OperatorOutcome> {
     for _ in 0..TRIES {
@@ -144,6 +178,9 @@ fn owner_stays_and_admits_writers_again() -> bool {
     let receipt = session.receipt_of_all().unwrap();
     assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
     let outcome = drained(&cluster);
+    if matches!(outcome, Ok(OperatorOutcome::Refused(OperatorRefusal::Silent(_)))) {
+        return false;
+    }
     let refused = matches!(
         outcome,
         Ok(OperatorOutcome::Refused(OperatorRefusal::NotReplicated(HostId(1), missing)))

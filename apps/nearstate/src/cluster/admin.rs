@@ -58,6 +58,9 @@ pub(crate) enum AdminRequest {
     Member { partition: u32, host: u16, is_member: bool },
     /// Another member takes over from the owner.
     Drain { partition: u32 },
+    /// This member takes over from the owner. A request of its own, because a node of an earlier
+    /// version would choose another one.
+    DrainTo { partition: u32, host: u16 },
     /// This host owns the partition, whatever those held that do not answer. With
     /// `discards_longer`, whatever all others hold.
     AcceptLoss {

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use nearstate_cluster::{HostId, PartitionId};
-use nearstate_node::{ClusterStatus, CopyStatus, EngineStatus};
+use nearstate_node::{ClusterStatus, CopyStatus, EngineStatus, FileSystemSpace};
 use serde_json::{Value, json};
 
 use super::file::ClusterFile;
+use super::resources;
 
 /// Cleared alarms that are kept.
 const CLEARED_MAX: usize = 64;
@@ -129,7 +130,8 @@ alarms! {
         "This host knows no leader: no fail-over is possible. Start a majority of the voters.";
     NEARLY_FULL = "NS-5008" Major "region-nearly-full"
         "Less than 10 % of the copy's heap is free. Delete records, or give the partition a larger \
-         region on all hosts.";
+         region on all hosts. If the detail names the file system of the region, that has no room \
+         for the rest of the heap: make room there, or enlarge it.";
     COPY_FAILED = "NS-5009" Major "copy-failed"
         "The copy on this host could not be used for two seconds, and in the last five seconds. \
          The detail says why.";
@@ -152,6 +154,9 @@ alarms! {
         "This host is drained, and the membership has not decided it. Writers are refused until it \
          has: then another member takes over. Start a majority of the voters, or etcd. The detail \
          says what is missing.";
+    DIRECTORY_NEARLY_FULL = "NS-5016" Major "directory-nearly-full"
+        "The file system of `cluster.directory` has little room left. When it is full, this host \
+         neither votes nor learns decisions. Make room there: the detail says how much is left.";
 }
 
 /// A condition that holds.
@@ -163,9 +168,11 @@ pub(crate) struct AlarmCondition {
     pub(crate) detail: String,
 }
 
-/// Failures that the status does not contain, with their reasons.
+/// What the status does not contain: failures, with their reasons.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Failures {
+    /// What the file system of `cluster.directory` has left. `None`: it does not tell.
+    pub(crate) directory: Option<FileSystemSpace>,
     /// Copies that could not be used lately.
     pub(crate) copies: BTreeMap<PartitionId, String>,
     /// Owned partitions whose clients are not served.
@@ -205,11 +212,12 @@ pub(crate) fn raised(
             let partition = file.partition_name(PartitionId(copy.partition));
             raise(DRAIN_UNDECIDED, partition, undecided(engine));
         }
-        let percent = copy.bytes_free.saturating_mul(100).checked_div(copy.bytes_max);
-        if percent.is_some_and(|percent| percent < FREE_PERCENT_MIN) {
-            let detail = format!("{} of {} bytes are free", copy.bytes_free, copy.bytes_max);
+        if let Some(detail) = nearly_full(copy) {
             raise(NEARLY_FULL, file.partition_name(PartitionId(copy.partition)), detail);
         }
+    }
+    if let Some(detail) = failures.directory.and_then(|space| resources::shortage(&space)) {
+        raise(DIRECTORY_NEARLY_FULL, file.host_name(own), detail);
     }
     for (partition, reason) in &failures.copies {
         raise(COPY_FAILED, file.partition_name(*partition), reason.clone());
@@ -221,6 +229,16 @@ pub(crate) fn raised(
         raise(FILE_GONE, file.partition_name(*partition), path.clone());
     }
     all
+}
+
+/// How much of a copy's heap is free, if that is little.
+fn nearly_full(copy: &CopyStatus) -> Option<String> {
+    let percent = copy.bytes_free.saturating_mul(100).checked_div(copy.bytes_max)?;
+    let why = copy.file_system_bytes_free.map_or_else(String::new, |bytes| {
+        format!(": the file system of the region has {bytes} bytes left")
+    });
+    (percent < FREE_PERCENT_MIN)
+        .then(|| format!("{} of {} bytes are free{why}", copy.bytes_free, copy.bytes_max))
 }
 
 /// Why the membership decides nothing, as far as this host knows.
@@ -275,9 +293,11 @@ fn copy_alarms(
         let missing: Vec<_> = missing.map(|host| file.host_name(*host)).collect();
         raise(COPIES_MISSING, partition.clone(), missing.join(", "));
     }
-    for member in copy.members.iter().filter(|member| member.lag_ms > LAG_MS_MAX) {
-        let subject = format!("{partition} on {}", file.host_name(member.host));
-        raise(LAGS, subject, format!("{} ms", member.lag_ms));
+    // One whose lag is not known joins: its copy is missing.
+    let lags = copy.members.iter().filter_map(|member| Some((member.host, member.lag_ms?)));
+    for (host, lag_ms) in lags.filter(|(_, lag_ms)| *lag_ms > LAG_MS_MAX) {
+        let subject = format!("{partition} on {}", file.host_name(host));
+        raise(LAGS, subject, format!("{lag_ms} ms"));
     }
 }
 
@@ -367,8 +387,12 @@ pub(crate) mod tests {
 
     /// A status in which all is well.
     pub(crate) fn healthy() -> ClusterStatus {
-        let member =
-            |host| MemberStatus { host: HostId(host), position: Some(9), silent_ms: 1, lag_ms: 0 };
+        let member = |host| MemberStatus {
+            host: HostId(host),
+            position: Some(9),
+            silent_ms: 1,
+            lag_ms: Some(0),
+        };
         let copy = CopyStatus {
             partition: 1,
             view: 1,
@@ -394,6 +418,7 @@ pub(crate) mod tests {
             sealed: None,
             loss: None,
             bytes_free: 50,
+            file_system_bytes_free: None,
             bytes_max: 100,
             members: vec![member(2), member(3)],
         };
@@ -421,9 +446,16 @@ pub(crate) mod tests {
             status.copies[0].full.pop_last();
         };
         assert_eq!(ids(two), ["NS-5004"]);
-        assert_eq!(ids(|status| status.copies[0].members[1].lag_ms = 1001), ["NS-5005"]);
+        let lag = |lag_ms| {
+            move |status: &mut ClusterStatus| {
+                status.copies[0].members[1].lag_ms = lag_ms;
+            }
+        };
+        assert_eq!(ids(lag(Some(1001))), ["NS-5005"]);
+        assert_eq!(ids(lag(None)), Vec::<&str>::new());
         assert_eq!(ids(|status| status.engine.failure = Some("disk".to_owned())), ["NS-5006"]);
         assert_eq!(ids(|status| status.engine.leader = None), ["NS-5007"]);
+        assert_eq!(ids(|status| status.copies[0].bytes_free = 10), Vec::<&str>::new());
         assert_eq!(ids(|status| status.copies[0].bytes_free = 9), ["NS-5008"]);
         assert_eq!(ids(|status| status.engine.voters = BTreeSet::new()), ["NS-5011"]);
         let held = |status: &mut ClusterStatus| {
@@ -477,6 +509,33 @@ pub(crate) mod tests {
         let all = raised((&file, HostId(1)), &healthy(), &failures);
         let all: Vec<_> = all.iter().map(|one| (one.kind.id, one.subject.as_str())).collect();
         assert_eq!(all, [("NS-5009", "amf"), ("NS-5010", "amf")]);
+    }
+
+    #[test]
+    fn a_copy_whose_file_system_is_full_says_so() {
+        let mut copy = healthy().copies.remove(0);
+        copy.bytes_free = 9;
+        assert_eq!(nearly_full(&copy).unwrap(), "9 of 100 bytes are free");
+        copy.file_system_bytes_free = Some(4);
+        let detail = "9 of 100 bytes are free: the file system of the region has 4 bytes left";
+        assert_eq!(nearly_full(&copy).unwrap(), detail);
+        // It has less than the heap may need, and enough for now.
+        copy.bytes_free = 10;
+        assert_eq!(nearly_full(&copy), None);
+    }
+
+    #[test]
+    fn a_directory_without_room_raises_an_alarm_until_there_is_room() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let raised_with = |bytes_free| {
+            let directory =
+                FileSystemSpace { bytes_free, bytes_max: 1 << 40, files_free: Some(1 << 20) };
+            let failures = Failures { directory: Some(directory), ..Failures::default() };
+            let all = raised((&file, HostId(1)), &healthy(), &failures);
+            all.iter().map(|one| (one.kind.id, one.subject.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(raised_with(Some(0)), [("NS-5016", file.host_name(HostId(1)))]);
+        assert_eq!(raised_with(Some(1 << 39)), []);
     }
 
     #[test]

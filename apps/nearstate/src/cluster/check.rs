@@ -69,6 +69,7 @@ pub(crate) fn all(file: &ClusterFile, host: Option<&FileHost>) -> Vec<CheckRow> 
     if let Some(host) = host {
         rows.extend(resources::addresses(file, host));
         rows.extend(resources::space(file, host));
+        rows.extend(resources::directory_space(file, host));
         rows.extend(disk(file, host));
     }
     for other in file.hosts.iter().filter(|other| host.is_none_or(|host| other.id != host.id)) {

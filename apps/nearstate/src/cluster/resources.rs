@@ -1,13 +1,14 @@
-//! What a host needs for itself: addresses on which its node can listen, and space for the regions
-//! that it will create. Only warnings, except for an address of another host: the node may be
+//! What a host needs for itself: addresses on which its node can listen, and space for its regions
+//! and for the membership. Only warnings, except for an address of another host: the node may be
 //! running, and space may come free.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use nearstate_model::Error;
-use nearstate_node::check_tcp_address;
+use nearstate_node::{FileSystemSpace, check_tcp_address};
 use rustix::io::Errno;
 
 use super::file::{ClusterFile, FileHost};
@@ -34,44 +35,141 @@ fn own_address(host: &FileHost, address: SocketAddr) -> CheckRow {
     }
 }
 
-/// Whether each file system has room for the regions that do not exist yet.
+/// Whether each file system has room for the regions that do not exist yet, and for the pages that
+/// existing ones have not got yet.
 pub(super) fn space(file: &ClusterFile, host: &FileHost) -> Vec<CheckRow> {
-    let mut needed: BTreeMap<&Path, u64> = BTreeMap::new();
-    let paths: Vec<_> = file
-        .partitions
-        .iter()
-        .filter(|of| of.group.contains(&host.id))
-        .map(|of| (file.region_file(host, of), of.region_bytes_max))
-        .filter(|(path, _)| !path.exists())
-        .collect();
-    for (path, bytes) in &paths {
-        if let Some(existing) = path.ancestors().find(|ancestor| ancestor.exists()) {
-            let sum = needed.entry(existing).or_default();
-            *sum = sum.saturating_add(*bytes);
-        }
+    let mut needed: BTreeMap<PathBuf, u64> = BTreeMap::new();
+    for of in file.partitions.iter().filter(|of| of.group.contains(&host.id)) {
+        let path = file.region_file(host, of);
+        let Some(folder) = existing(&path).map(Path::to_owned) else { continue };
+        let folder = match folder.parent() {
+            Some(parent) if folder == path => parent.to_owned(),
+            Some(_) | None => folder,
+        };
+        let sum = needed.entry(folder).or_default();
+        *sum = sum.saturating_add(of.region_bytes_max.saturating_sub(bytes_on_disk(&path)));
     }
-    needed.into_iter().map(|(folder, bytes)| room(host, folder, bytes)).collect()
+    needed.into_iter().map(|(folder, bytes)| room(host, &folder, bytes)).collect()
 }
+
+/// The path, or the first directory above it that exists.
+fn existing(path: &Path) -> Option<&Path> {
+    path.ancestors().find(|ancestor| ancestor.exists())
+}
+
+/// The bytes that a file occupies; 0 if it does not exist.
+fn bytes_on_disk(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |seen| seen.blocks().saturating_mul(BLOCK_BYTES))
+}
+
+/// The unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
 
 fn room(host: &FileHost, folder: &Path, needed: u64) -> CheckRow {
     let row = |outcome, detail| CheckRow::new("space", &host.name, outcome, detail);
     let shown = folder.display();
-    let free = match rustix::fs::statvfs(folder) {
-        Ok(seen) => seen.f_bavail.saturating_mul(seen.f_frsize),
-        Err(error) => {
-            return row(RowOutcome::Warning, format!("{shown}: cannot be measured ({error})"));
+    let needed_mib = needed >> 20;
+    let free = match FileSystemSpace::of(folder) {
+        Ok(FileSystemSpace { bytes_free: Some(free), .. }) => free,
+        Ok(FileSystemSpace { bytes_free: None, .. }) => {
+            let detail = format!("{shown} has no limit, and the regions may take {needed_mib} MiB");
+            return row(RowOutcome::Passed, detail);
         }
+        Err(error) => return row(RowOutcome::Warning, error.to_string()),
     };
-    let (free_mib, needed_mib) = (free >> 20, needed >> 20);
+    let free_mib = free >> 20;
     if free < needed {
         let detail = format!(
-            "{shown} has {free_mib} MiB free, and the regions may take {needed_mib} MiB: writes \
-             fail when it is full; make room, or set a smaller partition.region_max"
+            "{shown} has {free_mib} MiB free, and the regions may take {needed_mib} MiB more: \
+             writes fail when it is full; make room, or set a smaller partition.region_max"
         );
         return row(RowOutcome::Warning, detail);
     }
     row(
         RowOutcome::Passed,
-        format!("{shown} has {free_mib} MiB free for regions of {needed_mib} MiB"),
+        format!("{shown} has {free_mib} MiB free for {needed_mib} MiB that the regions may take"),
     )
+}
+
+/// Room that the file system of `cluster.directory` must have. The membership needs some of it: a
+/// log of 500 commands, which is written anew at a start, and two snapshots, together below 8 MiB.
+/// The rest is time to make room, also if another program fills it with 1 MiB/s.
+const DIRECTORY_BYTES_FREE: u64 = 64 << 20;
+
+/// The part of a file system, in percent, that is room enough if it is smaller: a small one is one
+/// of its own, which no other program fills.
+const DIRECTORY_PERCENT_FREE: u64 = 10;
+
+/// Files that the file system must be able to create: log, vote and snapshot are each written as a
+/// new file first, and with etcd one more.
+const DIRECTORY_FILES_FREE: u64 = 16;
+
+/// What the file system of `cluster.directory` lacks. `None`: it has room.
+pub(crate) fn shortage(space: &FileSystemSpace) -> Option<String> {
+    let part = space.bytes_max / 100 * DIRECTORY_PERCENT_FREE;
+    let needed =
+        if space.bytes_max == 0 { DIRECTORY_BYTES_FREE } else { part.min(DIRECTORY_BYTES_FREE) };
+    let few_bytes = space.bytes_free.filter(|free| *free < needed);
+    if let Some(free) = few_bytes {
+        return Some(format!("{free} bytes are left, and {needed} should be"));
+    }
+    let few_files = space.files_free.filter(|free| *free < DIRECTORY_FILES_FREE);
+    few_files
+        .map(|free| format!("{free} more files are possible, and {DIRECTORY_FILES_FREE} should be"))
+}
+
+/// Whether the file system of the membership's directory has room.
+pub(super) fn directory_space(file: &ClusterFile, host: &FileHost) -> Option<CheckRow> {
+    let path = file.directory(host);
+    let row = |outcome, detail| CheckRow::new("directory space", &host.name, outcome, detail);
+    let folder = existing(&path)?;
+    let shown = folder.display();
+    Some(match FileSystemSpace::of(folder) {
+        Err(error) => row(RowOutcome::Warning, error.to_string()),
+        Ok(space) => match (shortage(&space), space.bytes_free) {
+            (Some(what), _) => {
+                let detail = format!(
+                    "{shown}: {what}. When it is full, this host neither votes nor learns \
+                     decisions: make room there"
+                );
+                row(RowOutcome::Warning, detail)
+            }
+            (None, Some(free)) => {
+                row(RowOutcome::Passed, format!("{shown} has {} MiB free", free >> 20))
+            }
+            (None, None) => row(RowOutcome::Passed, format!("{shown} has no limit")),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn is_short(bytes_free: Option<u64>, bytes_max: u64, files_free: Option<u64>) -> bool {
+        shortage(&FileSystemSpace { bytes_free, bytes_max, files_free }).is_some()
+    }
+
+    #[test]
+    fn a_large_file_system_needs_some_bytes_and_a_small_one_a_part() {
+        let large = 1 << 40;
+        assert!(!is_short(Some(64 * MIB), large, None));
+        assert!(is_short(Some(64 * MIB - 1), large, None));
+        let small = 100 * MIB;
+        assert!(!is_short(Some(10 * MIB), small, None));
+        assert!(is_short(Some(10 * MIB - 1), small, None));
+        // The limit of a pool, and none of the mount.
+        assert!(is_short(Some(64 * MIB - 1), 0, None));
+        assert!(!is_short(None, 0, None));
+    }
+
+    #[test]
+    fn a_file_system_that_takes_no_more_files_is_short() {
+        assert!(!is_short(Some(64 * MIB), 0, Some(16)));
+        assert!(is_short(Some(64 * MIB), 0, Some(15)));
+        let space = FileSystemSpace { bytes_free: None, bytes_max: 0, files_free: Some(3) };
+        assert!(shortage(&space).unwrap().starts_with("3 more files are possible"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use nearstate_node::{ClusterStatus, CopyStatus};
+use nearstate_node::{ClusterStatus, CopyStatus, FileSystemSpace};
 use serde_json::{Value, json};
 
 use super::file::{ClusterFile, FileHost};
@@ -26,6 +26,7 @@ pub(crate) fn to_json(
         "cluster": file.name,
         "host": host.name,
         "applied": status.applied,
+        "directory_bytes_free": directory_space(file, host).and_then(|space| space.bytes_free),
         "regions_outside": outside.map(|partition| &partition.name).collect::<Vec<_>>(),
         "level": status.level.0,
         "level_highest": level::highest().0,
@@ -43,6 +44,11 @@ pub(crate) fn to_json(
         "partitions": status.copies.iter().map(|copy| copy_json(file, copy)).collect::<Vec<_>>(),
         "alarms": alarms,
     })
+}
+
+/// What the file system of the membership's directory has left. `None`: it does not tell.
+pub(crate) fn directory_space(file: &ClusterFile, host: &FileHost) -> Option<FileSystemSpace> {
+    FileSystemSpace::of(&file.directory(host)).ok()
 }
 
 fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
@@ -85,6 +91,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
             json!({ "view": view, "longest": longest, "sealed": sealed })
         }),
         "bytes_free": copy.bytes_free,
+        "file_system_bytes_free": copy.file_system_bytes_free,
         "bytes_max": copy.bytes_max,
         "members": members.collect::<Vec<_>>(),
     })
@@ -346,6 +353,23 @@ mod tests {
         assert!(!shown.contains("a,b") && shown.matches("unknown").count() == 3, "{shown}");
         let shown = table(&[status(true)], NOW_MS);
         assert!(shown.contains("a,b") && !shown.contains("unknown"), "{shown}");
+    }
+
+    #[test]
+    fn a_lag_that_is_not_known_is_no_lag_of_zero() {
+        let file = ClusterFile::parse(crate::cluster::file::tests::GOOD).unwrap();
+        let mut copy = crate::cluster::alarms::tests::healthy().copies.remove(0);
+        copy.members[0].position = None;
+        copy.members[0].lag_ms = None;
+        let shown = copy_json(&file, &copy);
+        assert_eq!(shown["members"][0]["lag_ms"], Value::Null);
+        assert_eq!(shown["members"][1]["lag_ms"], 0);
+        let lost = json!({ "host": file.host_name(copy.members[0].host), "unreachable": "x" });
+        let owner = json!({ "host": file.host_name(nearstate_cluster::HostId(1)),
+                            "partitions": [shown] });
+        let row =
+            silent_row(&[owner, lost.clone()], "amf".to_owned(), lost["host"].as_str().unwrap());
+        assert_eq!(row[9..11], ["-", "-"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod levels;
 mod new_membership;
 mod members;
 mod operator;
+mod drain;
 mod regions;
 mod copies;
 mod lost_membership;

@@ -14,21 +14,27 @@ impl Driver {
     pub(super) fn complete_drains(&mut self) {
         let life_ns = self.state.lease().proposal_ns();
         for (partition, (copy, _)) in &self.copies {
-            let Some(view) = copy.shared.undecided() else { continue };
-            let group = self.state.group(*partition);
-            if group.is_none_or(|group| group.view() != view) {
+            let Some((view, to)) = copy.shared.undecided() else { continue };
+            let group = self.state.group(*partition).filter(|group| group.view() == view);
+            let Some(group) = group else {
                 self.excluding.remove(partition);
                 copy.shared.set_undecided(None);
                 copy.add(CopyTask::EndDrain);
                 continue;
-            }
+            };
             if self
                 .excluding
                 .get(partition)
                 .is_none_or(|at| now().0.saturating_sub(at.0) >= life_ns)
             {
                 self.excluding.insert(*partition, now());
-                let command = Command::Exclude { partition: *partition, view };
+                // A hand-over to a host that does not count any more would be refused for ever.
+                let to = to.filter(|host| group.can_take_over(*host));
+                let partition = *partition;
+                let command = match to {
+                    Some(host) => Command::HandOver { partition, view, host },
+                    None => Command::Exclude { partition, view },
+                };
                 self.engine.propose(command.encode(), Duration::from_nanos(life_ns));
             }
         }

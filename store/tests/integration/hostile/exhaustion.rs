@@ -126,6 +126,34 @@ fn on_a_full_file_system_small_records_use_what_large_ones_leave() {
 }
 
 #[test]
+fn what_a_region_still_needs_of_its_file_system_is_known() {
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
+    let (session, ns) = open(&region);
+    let before = region.inspect().unwrap();
+    assert!(before.bytes_without_pages > before.bytes_max / 2, "{before:?}");
+    assert!(before.bytes_without_pages < before.bytes_max, "the reserve has pages");
+    for number in 0..200 {
+        session.put(ns, &key(number), &[1; 10_000]).unwrap();
+    }
+    let after = region.inspect().unwrap();
+    let got = before.bytes_without_pages - after.bytes_without_pages;
+    assert!((2_000_000..4_000_000).contains(&got), "{got}");
+    // Besides, the index has a page more.
+    let grown = after.bytes_on_disk - before.bytes_on_disk;
+    assert!((got..got + 65_536).contains(&grown), "{grown} {got}");
+    drop((session, region));
+    clean(&folder.path);
+    // All pages exist from the creation on, also those of chunks that were never used.
+    let folder = TestFolder::new();
+    let options = CreateOptions { populate: true, ..small() };
+    let region = Region::create(&folder.path, &options).unwrap();
+    assert_eq!(region.inspect().unwrap().bytes_without_pages, 0);
+    drop(region);
+    clean(&folder.path);
+}
+
+#[test]
 fn a_full_file_system_is_an_error_and_no_signal() {
     let mount = match Mount::new("tmpfs", "size=40m") {
         Ok(mount) => mount,

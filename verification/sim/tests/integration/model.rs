@@ -64,6 +64,7 @@ pub(crate) enum ModelAction {
     EndLease(usize),
     EndPromise(usize),
     Exclude,
+    HandOver(usize),
     Report(usize),
     Return(usize),
     Propose(Command),
@@ -84,6 +85,8 @@ pub(crate) struct ModelGroup {
     pub(crate) changes: u64,
     /// Operators add and remove hosts.
     pub(crate) changes_group: bool,
+    /// Operators name the next owner.
+    pub(crate) hands_over: bool,
 }
 
 impl ModelState {
@@ -404,6 +407,9 @@ impl Model for ModelGroup {
         if self.changes_group {
             state.apply(&Command::Finalize { level: ClusterLevel::GROUP_CHANGES });
         }
+        if self.hands_over {
+            state.apply(&Command::Finalize { level: ClusterLevel::HAND_OVERS });
+        }
         let node = |node: usize| ModelHost {
             copy: if node == 0 { ModelCopy::Owner } else { ModelCopy::Follower },
             origin: 1,
@@ -438,6 +444,7 @@ impl Model for ModelGroup {
         }
         if world.latest().owner().is_some() && world.latest().view().0 < self.views {
             actions.push(ModelAction::Exclude);
+            actions.extend((0..HOSTS).filter(|_| self.hands_over).map(ModelAction::HandOver));
         }
         if self.changes_group && world.latest().revision().0 < 4 + self.changes {
             let changes = group_changes(world.latest()).map(ModelAction::ChangeGroup);
@@ -465,6 +472,10 @@ impl Model for ModelGroup {
             ModelAction::Exclude => {
                 let view = world.latest().view();
                 order(&mut world, &Command::Exclude { partition, view });
+            }
+            ModelAction::HandOver(to) => {
+                let (view, host) = (world.latest().view(), host(to));
+                order(&mut world, &Command::HandOver { partition, view, host });
             }
             ModelAction::Report(node) => self.report(&mut world, node),
             ModelAction::Return(node) => {
@@ -538,6 +549,7 @@ pub(crate) fn small() -> ModelGroup {
         restarts: 0,
         changes: 0,
         changes_group: false,
+        hands_over: false,
     }
 }
 

@@ -12,6 +12,7 @@ use nearstate_node::{ClusterNotice, ClusterStatus, StoppedHolder};
 
 use crate::cluster::alarms::{self, AlarmChange, AlarmList, CopyFailure, Failures};
 use crate::cluster::file::{ClusterFile, FileHost};
+use crate::cluster::show::directory_space;
 use crate::log;
 
 /// Events that are kept for `nearstate cluster events`.
@@ -122,6 +123,7 @@ impl HostEvents {
         (file, host): (&ClusterFile, &FileHost),
         now: &ClusterStatus,
     ) {
+        let directory = directory_space(file, host);
         let failures = {
             let mut inner = self.lock();
             let now = Instant::now();
@@ -129,7 +131,7 @@ impl HostEvents {
             let staying = inner.failed.iter().filter(|(_, failure)| failure.stays());
             let copies = staying.map(|(of, failure)| (*of, failure.reason.clone()));
             let (clients, files) = (inner.unserved.clone(), inner.files_gone.clone());
-            Failures { copies: copies.collect(), clients, files }
+            Failures { directory, copies: copies.collect(), clients, files }
         };
         let holding = alarms::raised((file, host.id), now, &failures);
         let changes = self.lock().alarms.update(nearstate_store::now_ms_coarse(), holding);

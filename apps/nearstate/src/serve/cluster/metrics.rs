@@ -13,6 +13,7 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
 use crate::cluster::file::ClusterFile;
+use crate::cluster::show::directory_space;
 use crate::serve::metrics::encode::{counters, gauge, gauges, seconds};
 
 use super::operator::HostReport;
@@ -95,7 +96,9 @@ const OF_COPY: [(&str, &str, CopyValue); 9] = [
     }),
     ("members_counted", "Hosts whose copies count.", |copy| copy.full.len() as u64),
     ("degraded", "1 while one copy of two suffices.", |copy| u64::from(copy.is_degraded)),
-    ("copy_bytes_free", "Free bytes of this copy's heap.", |copy| copy.bytes_free),
+    ("copy_bytes_free", "Bytes of this copy's heap that can still be filled.", |copy| {
+        copy.bytes_free
+    }),
     ("copy_bytes_max", "Bytes that this copy's heap can have.", |copy| copy.bytes_max),
 ];
 
@@ -123,6 +126,10 @@ impl Collector for ClusterSample {
         let leases =
             leases.map(|copy| ([("partition", name(copy))], seconds(copy.lease_ms * 1_000_000)));
         gauges(to, "lease_seconds", "Time until the lease of this host ends.", leases)?;
+        let room = directory_space(file, host).and_then(|space| space.bytes_free);
+        let room = room.map(|bytes| ([("host", host.name.clone())], bytes));
+        let help = "Bytes that the file system of cluster.directory has left.";
+        gauges(to, "directory_bytes_free", help, room)?;
         self.members(to)?;
         self.events(to)
     }
@@ -157,8 +164,10 @@ impl ClusterSample {
         });
         let help = "Entries of the log that a member of an owned partition does not have.";
         gauges(to, "member_lag_entries", help, entries)?;
-        let times = all()
-            .map(|(copy, member)| (labels(copy, member.host), seconds(member.lag_ms * 1_000_000)));
+        // A member whose lag is not known has no value: 0 would say that it has everything.
+        let times = all().filter_map(|(copy, member)| {
+            Some((labels(copy, member.host), seconds(member.lag_ms? * 1_000_000)))
+        });
         let help = "Age of the first entry that a member of an owned partition does not have.";
         gauges(to, "member_lag_seconds", help, times)?;
         let silent = all().map(|(copy, member)| {
@@ -229,8 +238,7 @@ mod tests {
         assert_eq!(unready(&file, &status), Some("no disk".to_owned()));
     }
 
-    #[test]
-    fn the_guide_lists_every_metric_of_a_cluster() {
+    fn page(status: ClusterStatus) -> String {
         let file = ClusterFile::parse(GOOD).unwrap();
         let host = file.hosts[0].clone();
         let report = HostReport {
@@ -240,8 +248,27 @@ mod tests {
             driver: OnceLock::new(),
         };
         let mut page = String::new();
-        ClusterSample { report: Arc::new(report), status: ClusterStatus::default() }
-            .write(&mut page);
+        ClusterSample { report: Arc::new(report), status }.write(&mut page);
+        page
+    }
+
+    #[test]
+    fn a_member_whose_position_is_not_known_has_no_lag() {
+        let mut status = healthy();
+        status.copies[0].members[0].position = None;
+        status.copies[0].members[0].lag_ms = None;
+        let page = page(status);
+        for metric in ["member_lag_entries", "member_lag_seconds"] {
+            let line = |line: &&str| line.starts_with(&format!("nearstate_cluster_{metric}{{"));
+            let lines: Vec<_> = page.lines().filter(line).collect();
+            assert_eq!(lines.len(), 1, "{page}");
+        }
+        assert_eq!(page.matches("nearstate_cluster_member_silent_seconds{").count(), 2, "{page}");
+    }
+
+    #[test]
+    fn the_guide_lists_every_metric_of_a_cluster() {
+        let page = page(ClusterStatus::default());
         let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let named = families.map(|family| {
             let (name, kind) = family.split_once(' ').unwrap();

@@ -6,7 +6,9 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use nearstate_cluster::{HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId};
+use nearstate_cluster::{
+    GroupPhase, HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId,
+};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClusterDriver, ConsensusEngine, OperatorOutcome};
 use serde_json::{Value, json};
@@ -16,6 +18,7 @@ use crate::cluster::file::{ClusterFile, FileHost};
 use crate::cluster::show;
 
 use super::copies::{CopiesOfHosts, longer_copy};
+use super::drain::{self, TakenPorts};
 use super::host_events::HostEvents;
 use super::lost_membership;
 use super::votes;
@@ -114,7 +117,10 @@ impl OperatorContext {
             AdminRequest::Member { partition, host, is_member } => {
                 self.change_group(PartitionId(partition), (HostId(host), is_member))
             }
-            AdminRequest::Drain { partition } => self.task(partition, OperatorGoal::Drain, false),
+            AdminRequest::Drain { partition } => self.drain(PartitionId(partition), None),
+            AdminRequest::DrainTo { partition, host } => {
+                self.drain(PartitionId(partition), Some(HostId(host)))
+            }
             AdminRequest::AcceptLoss { partition, host, discards_longer } => {
                 let goal = OperatorGoal::AcceptLoss(HostId(host));
                 self.task(partition, goal, discards_longer)
@@ -151,6 +157,31 @@ impl OperatorContext {
         self.engine.change_vote(host.0.into(), votes, DECISION_MAX)
     }
 
+    /// Another member takes over, or this one. Looks first which ones could serve the clients.
+    fn drain(&self, partition: PartitionId, to: Option<HostId>) -> Result<Value> {
+        let file = &self.report.file;
+        let of_file = file.partitions.iter().find(|of| of.id == partition);
+        let (Some(of_file), Some(group)) = (of_file, self.driver.group(partition)) else {
+            return self.task(partition.0, OperatorGoal::Drain, false);
+        };
+        let taken = TakenPorts::of((file, of_file), &group);
+        let goal = match to {
+            Some(to) => OperatorGoal::DrainTo(to),
+            None => taken.goal(&group, self.driver.level()),
+        };
+        if let Some(reason) = to.and_then(|to| drain::unable(file, &self.cluster_status(), to)) {
+            return Err(invalid(reason));
+        }
+        let mut done = self.task(partition.0, goal, false)?;
+        let owner = done.get("owner").and_then(Value::as_str);
+        let owner = file.hosts.iter().find(|host| owner == Some(&host.name));
+        let warning = owner.and_then(|host| taken.warning(file, host.id));
+        if let (Some(warning), Some(fields)) = (warning, done.as_object_mut()) {
+            fields.insert("warning".to_owned(), warning.into());
+        }
+        Ok(done)
+    }
+
     /// Carries out a task, and answers with what the applied state says then.
     fn task(&self, partition: u32, goal: OperatorGoal, discards_longer: bool) -> Result<Value> {
         let file = &self.report.file;
@@ -158,7 +189,7 @@ impl OperatorContext {
         let (engine, partition) = (self.engine.as_ref(), PartitionId(partition));
         let statuses = self.cluster_status();
         // With etcd its members vote, and a drain finds out what the membership decides.
-        let is_voted = goal != OperatorGoal::Drain && file.engine_name() == RAFT;
+        let is_voted = !goal.is_drain() && file.engine_name() == RAFT;
         let voters = if is_voted { engine.status().voters } else { BTreeSet::new() };
         if let Some(reason) = owner_with_lease(file, &statuses, (partition, goal))
             .or_else(|| votes::no_majority((file, &voters), &statuses))
@@ -187,9 +218,27 @@ impl OperatorContext {
             })),
             OperatorOutcome::Refused(refusal) => Err(invalid(explain(file, refusal))),
             OperatorOutcome::Late { wait, is_excluded } => {
-                Err(Error::Backend { detail: late(file, wait, is_excluded) })
+                let detail = late(file, wait, is_excluded);
+                let silent = self.unreported(partition);
+                let detail = match wait {
+                    Some(OperatorWait::Reports) if !silent.is_empty() => {
+                        format!("{detail}. Not reported: {}", silent.join(", "))
+                    }
+                    Some(_) | None => detail,
+                };
+                Err(Error::Backend { detail })
             }
         }
+    }
+
+    /// The hosts whose reports are missing for another owner.
+    fn unreported(&self, partition: PartitionId) -> Vec<String> {
+        let Some(group) = self.driver.group(partition) else { return Vec::new() };
+        let GroupPhase::Sealing { reports } = group.phase() else { return Vec::new() };
+        let is_missing =
+            |host: &&HostId| !reports.contains_key(host) && Some(**host) != group.excluded();
+        let missing = group.full().iter().filter(is_missing);
+        missing.map(|host| self.report.file.host_name(*host)).collect()
     }
 
     /// What an operator has given up at the last time: the end of the longest copy that is known.
@@ -253,7 +302,7 @@ fn owner_with_lease(
     statuses: &Value,
     (partition, goal): (PartitionId, OperatorGoal),
 ) -> Option<String> {
-    if goal == OperatorGoal::Drain {
+    if goal.is_drain() {
         return None;
     }
     let partition = file.partition_name(partition);
@@ -277,7 +326,7 @@ fn better_copy(
     (partition, goal): (PartitionId, OperatorGoal),
 ) -> Option<String> {
     let (to, is_anew) = match goal {
-        OperatorGoal::Drain => return None,
+        OperatorGoal::Drain | OperatorGoal::DrainTo(_) => return None,
         OperatorGoal::AcceptLoss(to) => (file.host_name(to), false),
         OperatorGoal::ForceNew(to) => (file.host_name(to), true),
     };
@@ -346,6 +395,26 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
              have caught up",
             name(host)
         ),
+        OperatorRefusal::NotCounted(host) => format!(
+            "the copy of {} does not count (COUNTED in cluster status), so it cannot take over: \
+             wait until it does, or name another host",
+            name(host)
+        ),
+        OperatorRefusal::Leaving(host) => {
+            format!("{} is to leave the group of the partition: name another host", name(host))
+        }
+        OperatorRefusal::Silent(host) => format!(
+            "the owner has not heard {} for a lease, without which no other owner would be found: \
+             start its node, or wait until cluster status does not count it any more. Nothing has \
+             changed",
+            name(host)
+        ),
+        OperatorRefusal::Behind(host, missing) => format!(
+            "{} did not have the last {missing} positions of the log in time, so the owner stays \
+             and admits writers again: wait until cluster status shows no lag, or name another \
+             host",
+            name(host)
+        ),
     }
 }
 
@@ -357,6 +426,10 @@ fn late(file: &ClusterFile, wait: Option<OperatorWait>, is_excluded: bool) -> St
         Some(OperatorWait::Replication(missing)) => {
             format!("{missing} positions of the owner's log were not replicated in time")
         }
+        Some(OperatorWait::Target(host, missing)) => format!(
+            "{} did not have the last {missing} positions of the owner's log in time",
+            file.host_name(host)
+        ),
         Some(OperatorWait::Report(host)) => format!(
             "{} has not reported in time: its node does not run, or its copy has gaps, and then \
              only force-new is left",

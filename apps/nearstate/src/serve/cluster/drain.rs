@@ -1,0 +1,148 @@
+//! A drain: which host is to own the partition next, and whether it could serve the clients.
+//!
+//! The membership knows nothing of clients. A host that does not own a partition does not listen at
+//! its ports, so a port at which something answers there is in use, and the host could not serve.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use nearstate_cluster::{ClusterLevel, GroupState, HostId, OperatorGoal};
+use serde_json::Value;
+
+use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
+use crate::cluster::show;
+
+/// The longest wait for an answer of a port. A free one is refused at once; with a firewall it is
+/// not known, and counts as free.
+const PORT_MAX: Duration = Duration::from_millis(300);
+
+/// The ports of a partition that are in use at the hosts which do not own it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct TakenPorts(BTreeMap<HostId, SocketAddr>);
+
+impl TakenPorts {
+    /// Connects to the hosts whose copies count, at the same time.
+    pub(super) fn of(
+        (file, partition): (&ClusterFile, &FilePartition),
+        group: &GroupState,
+    ) -> Self {
+        let is_other = |host: &&FileHost| group.can_take_over(host.id);
+        let others = file.hosts.iter().filter(is_other);
+        let taken = std::thread::scope(|scope| {
+            let asked: Vec<_> = others
+                .map(|host| (host.id, scope.spawn(move || taken_port(host, partition))))
+                .collect();
+            let answered = asked.into_iter().filter_map(|(host, asked)| {
+                let address = asked.join().ok().flatten()?;
+                Some((host, address))
+            });
+            answered.collect()
+        });
+        Self(taken)
+    }
+
+    /// The goal of a drain. The rules choose the first of the group's equal copies: if that host
+    /// could not serve clients and another one could, that one is named.
+    pub(super) fn goal(&self, group: &GroupState, level: ClusterLevel) -> OperatorGoal {
+        let mut able = group.group().iter().filter(|host| group.can_take_over(**host));
+        let is_free = |host: &HostId| !self.0.contains_key(host);
+        match able.next() {
+            Some(first) if !is_free(first) && level >= ClusterLevel::HAND_OVERS => able
+                .find(|host| is_free(host))
+                .map_or(OperatorGoal::Drain, |host| OperatorGoal::DrainTo(*host)),
+            Some(_) | None => OperatorGoal::Drain,
+        }
+    }
+
+    /// What an operator must know of the new owner.
+    pub(super) fn warning(&self, file: &ClusterFile, owner: HostId) -> Option<String> {
+        let address = self.0.get(&owner)?;
+        let name = file.host_name(owner);
+        Some(format!(
+            "another program answers at {address}, so {name} may not serve the clients: free the \
+             address (NS-5010 says if it is needed), or drain {name}"
+        ))
+    }
+}
+
+/// A port of a partition at which something answers on a host.
+fn taken_port(host: &FileHost, partition: &FilePartition) -> Option<SocketAddr> {
+    let mut ports = std::iter::once(partition.port).chain(partition.ports.all());
+    ports.find_map(|port| {
+        let address = SocketAddr::new(host.clients, port);
+        TcpStream::connect_timeout(&address, PORT_MAX).is_ok().then_some(address)
+    })
+}
+
+/// Why the host cannot take over, as the reports of all hosts say.
+pub(super) fn unable(file: &ClusterFile, statuses: &Value, to: HostId) -> Option<String> {
+    let name = file.host_name(to);
+    let mut hosts = statuses.as_array().into_iter().flatten();
+    let status = hosts.find(|status| status["host"] == name.as_str())?;
+    if let Some(reason) = status["unreachable"].as_str() {
+        return Some(format!("{name} does not answer ({reason}): nothing has changed"));
+    }
+    let is_drained =
+        |copy: &&Value| copy["role"] == "draining" || copy["drain_undecided"] == Value::Bool(true);
+    let drained = show::items(status, "partitions").find(is_drained)?;
+    let partition = drained["partition"].as_str().unwrap_or_default();
+    Some(format!("{name} is drained itself at present, of {partition}: nothing has changed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::file::tests::GOOD;
+    use nearstate_cluster::ClusterState;
+    use nearstate_cluster::{Command, PartitionId};
+    use serde_json::json;
+
+    /// All copies of the partition count, and the first host owns it.
+    fn group(file: &ClusterFile) -> GroupState {
+        let mut state = ClusterState::new(&file.config).unwrap();
+        let partition = PartitionId(1);
+        for host in [2, 3].map(HostId) {
+            let revision = state.group(partition).unwrap().revision();
+            state.apply(&Command::Full { partition, revision, host });
+        }
+        state.group(partition).unwrap().clone()
+    }
+
+    fn taken(hosts: &[u16]) -> TakenPorts {
+        let address = "127.0.0.1:6379".parse().unwrap();
+        TakenPorts(hosts.iter().map(|host| (HostId(*host), address)).collect())
+    }
+
+    #[test]
+    fn a_host_whose_port_is_in_use_is_avoided_if_another_one_can_serve() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let group = group(&file);
+        let goal = |hosts: &[u16]| taken(hosts).goal(&group, ClusterLevel::HAND_OVERS);
+        for hosts in [&[] as &[u16], &[3], &[2, 3]] {
+            assert_eq!(goal(hosts), OperatorGoal::Drain, "{hosts:?}");
+        }
+        assert_eq!(goal(&[2]), OperatorGoal::DrainTo(HostId(3)));
+        let before = taken(&[2]).goal(&group, ClusterLevel::RAISED_VIEWS);
+        assert_eq!(before, OperatorGoal::Drain);
+        assert_eq!(taken(&[2]).warning(&file, HostId(3)), None);
+        let warning = taken(&[2]).warning(&file, HostId(2)).unwrap();
+        assert!(warning.contains("127.0.0.1:6379"), "{warning}");
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_or_is_drained_cannot_take_over() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let name = file.host_name(HostId(2));
+        let with = |mut status: Value| {
+            status["host"] = json!(name);
+            unable(&file, &json!([status]), HostId(2))
+        };
+        assert_eq!(with(json!({ "partitions": [{ "role": "owner" }] })), None);
+        assert!(with(json!({ "unreachable": "no route" })).unwrap().contains("no route"));
+        let drained = json!({ "partitions": [{ "partition": "smf", "role": "draining" }] });
+        assert!(with(drained).unwrap().contains("of smf"));
+        let undecided = json!({ "partitions": [{ "partition": "smf", "drain_undecided": true }] });
+        assert!(with(undecided).unwrap().contains("of smf"));
+    }
+}
