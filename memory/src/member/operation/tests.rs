@@ -210,7 +210,9 @@ fn log_commits(member: &Member, ring_at: u64) -> Result<()> {
         drop(pin);
         member.acknowledge_log(&mut reader)?;
     }
-    // A consumer that is too fast for a writer.
+    // A consumer that is too fast for a writer. The commit before it puts the key: a bucket that
+    // overflows in between would be one more commit.
+    commit(member, table, [&keys[0], b"passed over", &keys[1]], ring_at)?;
     member.void_next_positions(3)?;
     let outcome = try_commit(member, table, [&keys[0], b"passed over", &keys[1]], ring_at)?;
     invariant!(outcome == CommitOutcome::Conflict(0), "it found three holes");
