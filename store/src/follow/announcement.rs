@@ -1,9 +1,10 @@
 //! What a connection tells a follower about the namespaces of its source.
 
+use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Corruption, FollowState};
-use nearstate_model::{Result, invariant};
+use nearstate_model::{Error, Result, invariant};
 
-use super::Follower;
+use super::{FollowedNamespace, Follower};
 use crate::session::Namespace;
 
 /// How much of a source's namespaces a follower was told of on a connection.
@@ -77,6 +78,44 @@ impl Follower<'_> {
         self.remembered.clear();
         self.announcement = Announcement::Complete;
         Ok(())
+    }
+
+    /// Removes a namespace of this name and another kind: a read of an older release of a client
+    /// has created it, or the source has removed it and created it again while the follower was
+    /// away.
+    ///
+    /// One of this region goes only under the conditions under which a full catalog removes it: it
+    /// has no record, nothing of it was declared, and no writer is in it. Its handles in other
+    /// processes answer `BadArgument` from then on, as after any removal.
+    ///
+    /// # Errors
+    /// `BadArgument`: it stays; else as [`Session::remove_namespace`].
+    ///
+    /// [`Session::remove_namespace`]: crate::Session::remove_namespace
+    pub(super) fn remove_other_kind(&mut self, followed: &FollowedNamespace<'_>) -> Result<()> {
+        let (session, name) = (self.session, followed.name);
+        let known = session.known_namespace(name)?;
+        let Some(present) = known.filter(|present| present.kind != followed.kind) else {
+            return Ok(());
+        };
+        let flags = session.member.namespace_flags(present.index)?;
+        let is_removed = if flags & namespace_flags::FOLLOWED != 0 {
+            self.discard_removed(present)?;
+            session.remove_namespace(present)?
+        } else {
+            session.remove_unless_gone(present)?
+        };
+        if is_removed {
+            self.remembered.retain(|_, known| *known != present);
+            return Ok(());
+        }
+        let detail = format!(
+            "namespace {name:?} of this region has the kind {:?}, and the source has one of the \
+             same name and of the kind {:?}: remove its records and the namespace here, or follow \
+             with a new region",
+            present.kind, followed.kind
+        );
+        Err(Error::BadArgument { detail })
     }
 
     /// Discards the records of a namespace that the source has removed. It has none if everything

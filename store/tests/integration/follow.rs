@@ -550,3 +550,47 @@ fn a_change_of_another_version_is_refused_and_a_namespace_with_own_records_too()
     host.check();
     backup.check();
 }
+
+/// A namespace of another kind under a name of the source: an empty one of this region gives way,
+/// one with records or declarations stays and is named, and one that the source has removed and
+/// created again while the follower was away is replaced.
+#[test]
+fn a_namespace_of_another_kind_gives_way_to_that_of_the_source() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let schema = |kind| Schema { kind, ..Schema::default() };
+    let ns = source.namespace("ue", &Schema::default()).unwrap();
+    source.stream(ns, WhenFull::LoseOldest).unwrap();
+    source.put(ns, b"k", b"1").unwrap();
+    let own = copy.namespace("ue", &schema(Kind::Mixed)).unwrap();
+    copy.put(own, b"own", b"v").unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let mut applied = 0;
+    let refused = feed
+        .step(true, &mut |item: FeedItem<'_>| deliver(&mut follower, item, &mut applied))
+        .unwrap_err();
+    assert!(matches!(&refused, Error::BadArgument { detail } if detail.contains("Mixed")));
+    drop((feed, follower));
+    copy.delete(own, b"own").unwrap();
+    for kind in [Kind::Value, Kind::Blocks] {
+        let now = source.namespace("ue", &schema(kind)).unwrap();
+        source.stream(now, WhenFull::LoseOldest).unwrap();
+        let mut follower = copy.follow().unwrap();
+        let mut feed = start(&source, &mut follower, &copy);
+        run(&source, &mut feed, &mut follower);
+        assert_eq!(follower.state(), FollowState::Full);
+        let copied = copy.known_namespace("ue").unwrap().unwrap();
+        assert_eq!(copied.kind(), kind);
+        assert_eq!(contents(&copy, copied), contents(&source, now));
+        drop((feed, follower));
+        if kind == Kind::Value {
+            source.delete(now, b"k").unwrap();
+            assert!(source.remove_namespace(now).unwrap());
+        }
+    }
+    assert!(!copy.has_namespace(own));
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
