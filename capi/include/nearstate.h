@@ -694,6 +694,10 @@ typedef struct ns_view {
     /**
      * Private.
      */
+    uint32_t iterations;
+    /**
+     * Private.
+     */
     uint64_t held[16];
 } ns_view;
 
@@ -1886,7 +1890,7 @@ enum ns_status ns_receipt_set_open(struct ns_session *session, struct ns_receipt
  * may be decided. When it is readable, call `ns_receipt_set_next` until it returns `NS_NOT_FOUND`.
  * It belongs to the set: do not read, write or close it.
  *
- * Fails with `NS_BAD_ARGUMENT`.
+ * Fails with `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 and 3.
@@ -1896,7 +1900,7 @@ enum ns_status ns_receipt_set_fd(struct ns_receipt_set *set, int *fd);
 /**
  * Adds a receipt to a set.
  *
- * Fails with `NS_BAD_ARGUMENT`.
+ * Fails with `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rule 1.
@@ -1906,7 +1910,7 @@ enum ns_status ns_receipt_set_add(struct ns_receipt_set *set, struct ns_receipt 
 /**
  * Takes a receipt out of a set before it is decided, for example after a time-out: while too few
  * hosts of the group live, nothing decides it. Fails with `NS_NOT_FOUND` if it is not in the set,
- * `NS_BAD_ARGUMENT`.
+ * `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rule 1.
@@ -2398,8 +2402,9 @@ enum ns_status ns_get_for_update(struct ns_session *session,
  * Releases a record for update, changed or not. Its bytes must not be read afterwards. NULL and a
  * released record are ignored.
  *
- * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the record is
- * kept, and with it the memory that it holds. Release it again.
+ * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session, and with
+ * `NS_BAD_ARGUMENT` in callbacks of `ns_view_blocks` and `ns_view_tags` with its view: the record
+ * is kept, and with it the memory that it holds. Release it again.
  *
  * # Safety
  * Rule 1: NULL, or a record that a call of this library has filled.
@@ -2682,8 +2687,9 @@ enum ns_status ns_get_batch(struct ns_session *session,
  * Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
  * released are ignored.
  *
- * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the view is
- * kept, and with it the memory that it holds. Release it again.
+ * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session, and with
+ * `NS_BAD_ARGUMENT` in callbacks of `ns_view_blocks` and `ns_view_tags` with this view: the view
+ * is kept, and with it the memory that it holds. Release it again.
  *
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.

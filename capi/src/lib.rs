@@ -49,7 +49,8 @@
 //! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach
 //! again; calls with inherited handles return `NS_FORKED`, except those that close, abort or
-//! release one.
+//! release one. Those succeed also if another thread of the parent was inside a call at the fork;
+//! what it was using stays in the memory of the child.
 
 #![expect(non_camel_case_types, reason = "types have their C names")]
 

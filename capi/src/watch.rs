@@ -104,11 +104,14 @@ impl ns_watch {
     /// # Errors
     /// `Forked`; as [`ns_watch::enter_to_close`].
     fn enter(&self) -> Result<ThreadCall<'_>> {
-        let call = self.enter_to_close()?;
-        if self.waiter.is_forked() { Err(Error::Forked) } else { Ok(call) }
+        // First: in a forked child the guard may wait for a thread that does not exist there.
+        if self.waiter.is_forked() {
+            return Err(Error::Forked);
+        }
+        self.enter_to_close()
     }
 
-    /// Begins a call that closes the watch, also in a forked child.
+    /// Begins a call in a process that is not a forked child.
     ///
     /// # Errors
     /// `SessionBusy` if another thread is inside a call, or if a call of this thread is in progress
@@ -405,10 +408,17 @@ pub unsafe extern "C" fn ns_watch_close(watch: *mut ns_watch) -> ns_status {
         }
         // SAFETY: rule 1.
         let open = unsafe { borrow(watch, "the watch") }?;
-        let call = open.enter_to_close()?;
-        open.check_idle()?;
-        // The call ends with the watch.
-        std::mem::forget(call);
+        if open.waiter.is_forked() {
+            // A caller of this call may use it, or a thread that does not exist here.
+            if open.iterations.get() != 0 || open.threads.was_left_by_other(this_thread()) {
+                return Ok(ns_status::NS_OK);
+            }
+        } else {
+            let call = open.enter_to_close()?;
+            open.check_idle()?;
+            // The call ends with the watch.
+            std::mem::forget(call);
+        }
         // SAFETY: rule 1: `ns_watch_open` created it from a box, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(watch) });
         Ok(ns_status::NS_OK)
