@@ -123,7 +123,9 @@ pub unsafe extern "C" fn ns_namespace_set_policy(
 
 /// Chooses which of the session's next commits return only when they are replicated: one of
 /// `NS_WAIT_..`, and for how long at most, in milliseconds. A session begins with
-/// `NS_WAIT_BY_NAMESPACE` and 1,000 ms.
+/// `NS_WAIT_BY_NAMESPACE` and 1,000 ms. A signal does not end the wait of a commit: a thread that
+/// has to do more commits with `NS_WAIT_NEVER` and gives the receipt to a set
+/// (`ns_receipt_set_open`).
 ///
 /// A call whose commit has waited in vain returns `NS_NOT_REPLICATED`: the commit is made in this
 /// region, `ns_receipt_of_commit` has its receipt, and it must not be repeated. `NS_LOST`: another
@@ -205,8 +207,8 @@ pub unsafe extern "C" fn ns_receipt_set_open(
 }
 
 /// Gets the descriptor of a set, for `poll` and `epoll`. It is readable while receipts of the set
-/// may be decided. When it is readable, call `ns_receipt_set_next` until it returns `NS_NOT_FOUND`.
-/// It belongs to the set: do not read, write or close it.
+/// may be decided. When it is readable, call `ns_receipt_set_next` until it returns another status
+/// than `NS_OK`. It belongs to the set: do not read, write or close it.
 ///
 /// Fails with `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///

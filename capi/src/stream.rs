@@ -510,7 +510,9 @@ pub unsafe extern "C" fn ns_receipt_of_reads(
 }
 
 /// Waits until what a receipt stands for is not pending any more, for at most `timeout_ms`
-/// milliseconds; with 0 it does not wait. `state` becomes one of `NS_RECEIPT_..`.
+/// milliseconds; with 0 it does not wait. `state` becomes one of `NS_RECEIPT_..`. A signal does not
+/// end the wait: a thread that has to do more polls the descriptor of a set
+/// (`ns_receipt_set_open`).
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
 ///

@@ -337,9 +337,11 @@ pub unsafe extern "C" fn ns_watch_tags_after(
 }
 
 /// Gets a file descriptor for `poll` and `epoll` that is readable while events may be pending. When
-/// it is readable, call `ns_watch_next` until it returns `NS_NOT_FOUND`. The descriptor is then not
-/// readable until the next event of the namespace, which the filter may drop. It belongs to the
-/// watch: do not read, write or close it. Every call returns the same descriptor.
+/// it is readable, call `ns_watch_next` until it returns another status than `NS_OK`. After
+/// `NS_NOT_FOUND` the descriptor is not readable until the next event of the namespace, which the
+/// filter may drop. After an error other than `NS_SESSION_BUSY` it stays readable: close the watch.
+/// If the namespace was removed (`NS_BAD_ARGUMENT`), open it and a new watch. The descriptor
+/// belongs to the watch: do not read, write or close it. Every call returns the same descriptor.
 ///
 /// The first call starts a thread in this process, which sleeps and blocks all signals;
 /// `ns_watch_close` ends it. The work of writers does not depend on it. A forked child cannot use
@@ -374,7 +376,8 @@ pub unsafe extern "C" fn ns_watch_fd(watch: *mut ns_watch, fd: *mut c_int) -> ns
 }
 
 /// Blocks until events may be pending, for at most `timeout_ms`: `NS_NOT_FOUND` after the timeout.
-/// The filter may drop the pending events.
+/// The filter may drop the pending events. A signal does not end the wait: a thread that has to do
+/// more polls the descriptor of `ns_watch_fd`.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
