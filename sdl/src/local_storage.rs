@@ -408,7 +408,7 @@ impl SyncStorage for LocalStorage {
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
-        validate::record(key, new)?;
+        validate::compared(key, old, new)?;
         if let Some(region) = self.region()? {
             return region.set_if(namespace, key, old, new);
         }
@@ -470,6 +470,7 @@ impl SyncStorage for LocalStorage {
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
+        validate::record(key, value)?;
         if let Some(region) = self.region()? {
             return region.remove_if(namespace, key, value);
         }

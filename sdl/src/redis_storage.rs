@@ -227,7 +227,7 @@ impl SyncStorage for RedisStorage {
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
-        validate::record(key, new)?;
+        validate::compared(key, old, new)?;
         let mut command = redis::cmd("EVAL");
         command.arg(SET_IF).arg(1).arg(redis_key(namespace, key)).arg(old).arg(new);
         self.request(&command)
@@ -275,6 +275,7 @@ impl SyncStorage for RedisStorage {
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
+        validate::record(key, value)?;
         let mut command = redis::cmd("EVAL");
         command.arg(REMOVE_IF).arg(1).arg(redis_key(namespace, key)).arg(value);
         self.request(&command)

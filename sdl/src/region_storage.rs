@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use nearstate_model::Error as Cause;
 use nearstate_store::{
     AttachOptions, Condition, Form, Kind, Namespace, Outcome, Pattern, Region, Schema, Session,
 };
@@ -105,6 +106,29 @@ impl RegionStorage {
     }
 }
 
+impl RegionStorage {
+    /// The result of a change under the condition that a record has a value.
+    ///
+    /// # Errors
+    /// `RejectedByBackend` (`WrongKind`) if the record is a hash or a set, as on the other
+    /// back-ends.
+    fn is_changed(&self, (namespace, key): (Namespace, &[u8]), outcome: Outcome) -> Result<bool> {
+        if let Outcome::Refused { current: Some(_) } = outcome {
+            let found = self.session.get(namespace, key)?;
+            if let Some(form) = found.map(|view| view.form()).filter(|form| *form != Form::Value) {
+                let key = String::from_utf8_lossy(key);
+                return Err(Cause::WrongKind {
+                    detail: format!(
+                        "record {key:?} has the form {form:?}, not a value: compare values only"
+                    ),
+                }
+                .into());
+            }
+        }
+        Ok(is_done(outcome))
+    }
+}
+
 impl SyncStorage for RegionStorage {
     fn is_ready(&mut self, namespace: &str) -> Result<bool> {
         self.existing(namespace).map(|_| true)
@@ -136,10 +160,10 @@ impl SyncStorage for RegionStorage {
     }
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
-        validate::record(key, new)?;
+        validate::compared(key, old, new)?;
         let Some(namespace) = self.existing(namespace)? else { return Ok(false) };
         let outcome = self.session.put_if(namespace, key, new, Condition::Value(old))?;
-        Ok(is_done(outcome))
+        self.is_changed((namespace, key), outcome)
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
@@ -182,8 +206,10 @@ impl SyncStorage for RegionStorage {
     }
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
+        validate::record(key, value)?;
         let Some(namespace) = self.existing(namespace)? else { return Ok(false) };
-        Ok(is_done(self.session.delete_if(namespace, key, Condition::Value(value))?))
+        let outcome = self.session.delete_if(namespace, key, Condition::Value(value))?;
+        self.is_changed((namespace, key), outcome)
     }
 
     fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {

@@ -73,7 +73,8 @@ pub trait SyncStorage: Debug + Send {
     /// another value or does not exist.
     ///
     /// # Errors
-    /// See the trait.
+    /// See the trait. `RejectedBySdl` also if `old` and `new` have more than 255 MiB together;
+    /// `RejectedByBackend` if the record is a hash or a set.
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool>;
 
     /// Writes a record if it does not exist. Returns false if it exists.
@@ -117,7 +118,7 @@ pub trait SyncStorage: Debug + Send {
     /// value or does not exist.
     ///
     /// # Errors
-    /// See the trait.
+    /// See the trait. `RejectedByBackend` if the record is a hash or a set.
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool>;
 
     /// The keys that match a glob pattern, as in Redis: `*`, `?`, `[a-z]`, `[^a]`, `\x`. Linear in

@@ -79,6 +79,34 @@ fn only_a_write_creates_a_namespace() {
     assert_eq!(session.known_namespace("new").unwrap().unwrap().kind(), Kind::Mixed);
 }
 
+/// As over a ring and on a Redis, where the reply is WRONGTYPE.
+#[test]
+fn a_comparison_with_a_hash_or_a_set_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&folder.path().join("region"), &options).unwrap();
+    let session = region.session().unwrap();
+    let mut sdl = RegionStorage::on(region).unwrap();
+    sdl.set("ns", &[(b"value", b"v")]).unwrap();
+    let namespace = session.known_namespace("ns").unwrap().unwrap();
+    session
+        .transact(|txn| {
+            txn.set_fields(namespace, b"hash", &[(b"f", b"v")])?;
+            txn.add_members(namespace, b"set", &[b"m"]).map(drop)
+        })
+        .unwrap();
+    for key in [&b"hash"[..], b"set"] {
+        for refused in [sdl.set_if("ns", key, b"v", b"w"), sdl.remove_if("ns", key, b"v")] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
+        }
+        assert!(!sdl.set_if_not_exists("ns", key, b"v").unwrap());
+    }
+    assert!(!sdl.set_if("ns", b"value", b"other", b"w").unwrap());
+    assert!(!sdl.remove_if("ns", b"value", b"other").unwrap());
+    assert!(!sdl.remove_if("ns", b"none", b"v").unwrap());
+}
+
 #[test]
 fn a_set_that_exceeds_the_region_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
