@@ -191,7 +191,9 @@ pub unsafe extern "C" fn ns_txn_abort(txn: *mut ns_txn) -> ns_status {
         if !txn.is_null() {
             // SAFETY: rule 1.
             let (txn, _call) = unsafe { ns_txn::end(txn) }?;
-            txn.map(Txn::abort);
+            if let Some(txn) = txn {
+                txn.abort();
+            }
         }
         Ok(ns_status::NS_OK)
     })

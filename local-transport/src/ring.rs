@@ -154,7 +154,7 @@ impl LocalRing {
     /// whole timeout, and the spin before it is not worth one.
     fn limit_sleep(&mut self, remaining: Option<Duration>) -> io::Result<()> {
         let remaining = remaining.unwrap_or(self.timeout).min(self.timeout);
-        let wanted = if self.timeout - remaining <= 2 * self.spin.max(SLEEP_SLACK) {
+        let wanted = if remaining.saturating_add(2 * self.spin.max(SLEEP_SLACK)) >= self.timeout {
             self.timeout
         } else {
             remaining

@@ -14,11 +14,12 @@ pub type KeySet = BTreeSet<Vec<u8>>;
 
 /// Records by namespace and key, in a region or in a Redis.
 ///
-/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. Every namespace
-/// can be named, and is empty until a record is written: 1 to 255 bytes without `,`, `{`, `}` and
-/// NUL. On a region the first write creates it, unless a program has created it with a schema. **Keys** and **values** are bytes,
-/// compared and returned exactly, including NULs and empty values. On every back-end a record has a
-/// key of at most 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]).
+/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. Every namespace can be
+/// named, and is empty until a record is written: 1 to 255 bytes without `,`, `{`, `}` and NUL. On
+/// a region the first write creates it, unless a program has created it with a schema. **Keys** and
+/// **values** are bytes, compared and returned exactly, including NULs and empty values. On every
+/// back-end a record has a key of at most 4,096 bytes and a value of at most 128 MiB
+/// ([`nearstate_model::limits`]).
 ///
 /// # Atomicity
 ///
