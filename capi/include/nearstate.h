@@ -19,8 +19,9 @@
  *    documented otherwise.
  * 4. Callbacks run in the calling thread before the call returns. Their arguments are valid until
  *    they return. They return true to continue and false to end the iteration, which is not an
- *    error. (The callback of ns_transact returns a status.) They may call this library. They must
- *    not throw or longjmp: that aborts the process.
+ *    error. (The callback of ns_transact returns a status.) They may call this library, but
+ *    not release, abort or close what they iterate over. They must not throw or longjmp: that
+ *    aborts the process.
  * 5. Signal handlers may call ns_status_name and nothing else. A handler interrupts a call between
  *    two stores, so another call through the same session would damage the operation in progress.
  *    A handler must not leave a call by siglongjmp or by an exception, and a thread must not be
@@ -35,10 +36,16 @@
  * 7. Statuses of any call, which the lists below need not repeat: NS_BAD_ARGUMENT (NULL, a handle
  *    of another session, a removed namespace), NS_SESSION_BUSY and NS_SESSION_STOPPED (a call with
  *    a session or something of it), NS_BUG.
+ * 8. SIGBUS. The first call that creates, attaches or checks a region installs a handler for the
+ *    process, once. A region whose file was truncated then answers NS_DAMAGED instead of ending the
+ *    process. At any other address it calls the handler that was there before. A program that has
+ *    one installs it before that call, or calls the previous handler from it. Do not unload the
+ *    library: its handler stays.
  *
  * Lengths above a limit and NULL are rejected before anything is read. Reading a record allocates
  * nothing. After a fork, the child must attach again; calls with inherited handles return
- * NS_FORKED, except those that close, abort or release one.
+ * NS_FORKED, except those that close, abort or release one. Those succeed also if another thread
+ * of the parent was inside a call at the fork; what it was using stays in the memory of the child.
  */
 
 
@@ -691,6 +698,10 @@ typedef struct ns_view {
      * Private.
      */
     uint32_t state;
+    /**
+     * Private.
+     */
+    uint32_t iterations;
     /**
      * Private.
      */
@@ -1782,7 +1793,8 @@ enum ns_status ns_transact(struct ns_session *session, ns_txn_fn body, void *con
 /**
  * Waits until this host has the commit of a receipt, for at most `limit_ms` milliseconds:
  * the owner has it, a copy when it has applied it. Reads that follow see it. So a client that
- * takes the receipt of its write with it reads its own write at each host.
+ * takes the receipt of its write with it reads its own write at each host. A signal does not end
+ * the wait: a thread that has to do more calls it again, each time with a short limit.
  *
  * Fails with `NS_BEHIND` if a copy has not applied it in time, `NS_LOST`, `NS_OUTCOME_UNKNOWN` if
  * nothing is known of it here, `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
@@ -1852,7 +1864,9 @@ enum ns_status ns_namespace_set_policy(struct ns_session *session,
 /**
  * Chooses which of the session's next commits return only when they are replicated: one of
  * `NS_WAIT_..`, and for how long at most, in milliseconds. A session begins with
- * `NS_WAIT_BY_NAMESPACE` and 1,000 ms.
+ * `NS_WAIT_BY_NAMESPACE` and 1,000 ms. A signal does not end the wait of a commit: a thread that
+ * has to do more commits with `NS_WAIT_NEVER` and gives the receipt to a set
+ * (`ns_receipt_set_open`).
  *
  * A call whose commit has waited in vain returns `NS_NOT_REPLICATED`: the commit is made in this
  * region, `ns_receipt_of_commit` has its receipt, and it must not be repeated. `NS_LOST`: another
@@ -1883,10 +1897,10 @@ enum ns_status ns_receipt_set_open(struct ns_session *session, struct ns_receipt
 
 /**
  * Gets the descriptor of a set, for `poll` and `epoll`. It is readable while receipts of the set
- * may be decided. When it is readable, call `ns_receipt_set_next` until it returns `NS_NOT_FOUND`.
- * It belongs to the set: do not read, write or close it.
+ * may be decided. When it is readable, call `ns_receipt_set_next` until it returns another status
+ * than `NS_OK`. It belongs to the set: do not read, write or close it.
  *
- * Fails with `NS_BAD_ARGUMENT`.
+ * Fails with `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 and 3.
@@ -1896,7 +1910,7 @@ enum ns_status ns_receipt_set_fd(struct ns_receipt_set *set, int *fd);
 /**
  * Adds a receipt to a set.
  *
- * Fails with `NS_BAD_ARGUMENT`.
+ * Fails with `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rule 1.
@@ -1906,7 +1920,7 @@ enum ns_status ns_receipt_set_add(struct ns_receipt_set *set, struct ns_receipt 
 /**
  * Takes a receipt out of a set before it is decided, for example after a time-out: while too few
  * hosts of the group live, nothing decides it. Fails with `NS_NOT_FOUND` if it is not in the set,
- * `NS_BAD_ARGUMENT`.
+ * `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rule 1.
@@ -2056,7 +2070,9 @@ enum ns_status ns_receipt_of_reads(struct ns_session *session, struct ns_receipt
 
 /**
  * Waits until what a receipt stands for is not pending any more, for at most `timeout_ms`
- * milliseconds; with 0 it does not wait. `state` becomes one of `NS_RECEIPT_..`.
+ * milliseconds; with 0 it does not wait. `state` becomes one of `NS_RECEIPT_..`. A signal does not
+ * end the wait: a thread that has to do more polls the descriptor of a set
+ * (`ns_receipt_set_open`).
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
  *
@@ -2126,9 +2142,11 @@ enum ns_status ns_watch_tags_after(const struct ns_watch *watch, ns_block_fn eac
 
 /**
  * Gets a file descriptor for `poll` and `epoll` that is readable while events may be pending. When
- * it is readable, call `ns_watch_next` until it returns `NS_NOT_FOUND`. The descriptor is then not
- * readable until the next event of the namespace, which the filter may drop. It belongs to the
- * watch: do not read, write or close it. Every call returns the same descriptor.
+ * it is readable, call `ns_watch_next` until it returns another status than `NS_OK`. After
+ * `NS_NOT_FOUND` the descriptor is not readable until the next event of the namespace, which the
+ * filter may drop. After an error other than `NS_SESSION_BUSY` it stays readable: close the watch.
+ * If the namespace was removed (`NS_BAD_ARGUMENT`), open it and a new watch. The descriptor
+ * belongs to the watch: do not read, write or close it. Every call returns the same descriptor.
  *
  * The first call starts a thread in this process, which sleeps and blocks all signals;
  * `ns_watch_close` ends it. The work of writers does not depend on it. A forked child cannot use
@@ -2144,7 +2162,8 @@ enum ns_status ns_watch_fd(struct ns_watch *watch, int *fd);
 
 /**
  * Blocks until events may be pending, for at most `timeout_ms`: `NS_NOT_FOUND` after the timeout.
- * The filter may drop the pending events.
+ * The filter may drop the pending events. A signal does not end the wait: a thread that has to do
+ * more polls the descriptor of `ns_watch_fd`.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -2398,8 +2417,9 @@ enum ns_status ns_get_for_update(struct ns_session *session,
  * Releases a record for update, changed or not. Its bytes must not be read afterwards. NULL and a
  * released record are ignored.
  *
- * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the record is
- * kept, and with it the memory that it holds. Release it again.
+ * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session, and with
+ * `NS_BAD_ARGUMENT` in callbacks of `ns_view_blocks` and `ns_view_tags` with its view: the record
+ * is kept, and with it the memory that it holds. Release it again.
  *
  * # Safety
  * Rule 1: NULL, or a record that a call of this library has filled.
@@ -2510,8 +2530,10 @@ enum ns_status ns_patch_if_version(struct ns_session *session,
 
 /**
  * Writes a record; an existing one is replaced. When the call returns, the record is visible to
- * every process and survives the death of this one. `version` receives the new version; it may be
- * NULL.
+ * every process and survives the death of this one. It has no tags and no expiry: those of an
+ * existing record are removed. `ns_put_with_metadata` sets them, and in a transaction
+ * `ns_txn_put_with_metadata` can write those that it has read. `version` receives the new version;
+ * it may be NULL.
  *
  * Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
  * `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`; in a namespace
@@ -2543,9 +2565,9 @@ enum ns_status ns_put_if_absent(struct ns_session *session,
                                 uint64_t *version);
 
 /**
- * Writes a record if its current version is `expected`, otherwise `NS_REFUSED`. `version` receives
- * the new version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL. Fails as
- * `ns_put`.
+ * Writes a record if its current version is `expected`, otherwise `NS_REFUSED`. As with `ns_put`,
+ * its tags and its expiry are removed. `version` receives the new version, or the current one (0:
+ * no record) with `NS_REFUSED`; it may be NULL. Fails as `ns_put`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2558,9 +2580,9 @@ enum ns_status ns_put_if_version(struct ns_session *session,
                                  uint64_t *version);
 
 /**
- * Writes a record if its current value equals `expected` byte for byte, otherwise `NS_REFUSED`.
- * `version` receives the new version, or the current one (0: no record) with `NS_REFUSED`; it may
- * be NULL. Fails as `ns_put`.
+ * Writes a record if its current value equals `expected` byte for byte, otherwise `NS_REFUSED`. As
+ * with `ns_put`, its tags and its expiry are removed. `version` receives the new version, or the
+ * current one (0: no record) with `NS_REFUSED`; it may be NULL. Fails as `ns_put`.
  *
  * # Safety
  * Rules 1 to 3.
@@ -2682,8 +2704,9 @@ enum ns_status ns_get_batch(struct ns_session *session,
  * Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
  * released are ignored.
  *
- * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the view is
- * kept, and with it the memory that it holds. Release it again.
+ * Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session, and with
+ * `NS_BAD_ARGUMENT` in callbacks of `ns_view_blocks` and `ns_view_tags` with this view: the view
+ * is kept, and with it the memory that it holds. Release it again.
  *
  * # Safety
  * Rule 1: NULL, or a view that a call of this library has filled.

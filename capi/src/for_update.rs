@@ -239,8 +239,9 @@ unsafe fn get(
 /// Releases a record for update, changed or not. Its bytes must not be read afterwards. NULL and a
 /// released record are ignored.
 ///
-/// Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the record is
-/// kept, and with it the memory that it holds. Release it again.
+/// Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session, and with
+/// `NS_BAD_ARGUMENT` in callbacks of `ns_view_blocks` and `ns_view_tags` with its view: the record
+/// is kept, and with it the memory that it holds. Release it again.
 ///
 /// # Safety
 /// Rule 1: NULL, or a record that a call of this library has filled.
@@ -259,6 +260,12 @@ pub unsafe extern "C" fn ns_record_for_update_release(
             if record.state != OWNED {
                 return Ok(ns_status::NS_OK);
             }
+            if call.must_leak(record.view.is_iterated()) {
+                *record = ns_record_for_update::empty();
+                call.session().release();
+                return Ok(ns_status::NS_OK);
+            }
+            record.view.check_idle()?;
             record.state = EMPTY;
             record.view = ns_view::empty();
             record.session = ptr::null();

@@ -24,9 +24,9 @@
 //! 4. **Callbacks** run in the calling thread before the call returns. Their arguments are valid
 //!    until
 //!    they return. They return `true` to continue and `false` to end the iteration, which is not an
-//!    error. (The callback of `ns_transact` returns a status.) They may call this library. They
-//!    must
-//!    not throw or `longjmp`: that aborts the process.
+//!    error. (The callback of `ns_transact` returns a status.) They may call this library,
+//!    but not release, abort or close what they iterate over. They must not throw or `longjmp`:
+//!    that aborts the process.
 //! 5. **Signal handlers** may call `ns_status_name` and nothing else. A handler interrupts a call
 //!    between two stores, so another call through the same session would damage the operation in
 //!    progress. It is refused with `NS_SESSION_BUSY` where the library can tell: not in handlers
@@ -45,11 +45,17 @@
 //! 7. **Statuses of any call**, which the lists below need not repeat: `NS_BAD_ARGUMENT` (NULL, a
 //!    handle of another session, a removed namespace), `NS_SESSION_BUSY` and `NS_SESSION_STOPPED`
 //!    (a call with a session or something of it), `NS_BUG`.
+//! 8. **`SIGBUS`.** The first call that creates, attaches or checks a region installs a handler for
+//!    the process, once. A region whose file was truncated then answers `NS_DAMAGED` instead of
+//!    ending the process. At any other address it calls the handler that was there before. A
+//!    program that has one installs it before that call, or calls the previous handler from it. Do
+//!    not unload the library: its handler stays.
 //!
 //! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach
 //! again; calls with inherited handles return `NS_FORKED`, except those that close, abort or
-//! release one.
+//! release one. Those succeed also if another thread of the parent was inside a call at the fork;
+//! what it was using stays in the memory of the child.
 
 #![expect(non_camel_case_types, reason = "types have their C names")]
 

@@ -123,7 +123,9 @@ pub unsafe extern "C" fn ns_namespace_set_policy(
 
 /// Chooses which of the session's next commits return only when they are replicated: one of
 /// `NS_WAIT_..`, and for how long at most, in milliseconds. A session begins with
-/// `NS_WAIT_BY_NAMESPACE` and 1,000 ms.
+/// `NS_WAIT_BY_NAMESPACE` and 1,000 ms. A signal does not end the wait of a commit: a thread that
+/// has to do more commits with `NS_WAIT_NEVER` and gives the receipt to a set
+/// (`ns_receipt_set_open`).
 ///
 /// A call whose commit has waited in vain returns `NS_NOT_REPLICATED`: the commit is made in this
 /// region, `ns_receipt_of_commit` has its receipt, and it must not be repeated. `NS_LOST`: another
@@ -165,6 +167,19 @@ pub struct ns_receipt_set {
     receipts: RefCell<ReceiptFd>,
 }
 
+impl ns_receipt_set {
+    /// The set of a handle, in the process that opened it.
+    ///
+    /// # Safety
+    /// Rule 1, for the lifetime `'a`.
+    unsafe fn of<'a>(set: *const Self) -> Result<&'a Self> {
+        // SAFETY: rule 1.
+        let set = unsafe { borrow(set, "the set") }?;
+        // A child shares the descriptor with its parent, which would be signalled.
+        if set.receipts.borrow().is_forked() { Err(Error::Forked) } else { Ok(set) }
+    }
+}
+
 /// Opens an empty set of receipts of the session's region. It has a thread in this process, which
 /// sleeps and blocks all signals; `ns_receipt_set_close` ends it. One set serves any number of
 /// receipts. A forked child cannot use it.
@@ -192,10 +207,10 @@ pub unsafe extern "C" fn ns_receipt_set_open(
 }
 
 /// Gets the descriptor of a set, for `poll` and `epoll`. It is readable while receipts of the set
-/// may be decided. When it is readable, call `ns_receipt_set_next` until it returns `NS_NOT_FOUND`.
-/// It belongs to the set: do not read, write or close it.
+/// may be decided. When it is readable, call `ns_receipt_set_next` until it returns another status
+/// than `NS_OK`. It belongs to the set: do not read, write or close it.
 ///
-/// Fails with `NS_BAD_ARGUMENT`.
+/// Fails with `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -203,7 +218,7 @@ pub unsafe extern "C" fn ns_receipt_set_open(
 pub unsafe extern "C" fn ns_receipt_set_fd(set: *mut ns_receipt_set, fd: *mut c_int) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let set = unsafe { borrow(set, "the set") }?;
+        let set = unsafe { ns_receipt_set::of(set) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(fd, "the descriptor") }?;
         out.put(set.receipts.borrow().as_raw_fd());
@@ -213,7 +228,7 @@ pub unsafe extern "C" fn ns_receipt_set_fd(set: *mut ns_receipt_set, fd: *mut c_
 
 /// Adds a receipt to a set.
 ///
-/// Fails with `NS_BAD_ARGUMENT`.
+/// Fails with `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rule 1.
@@ -224,7 +239,7 @@ pub unsafe extern "C" fn ns_receipt_set_add(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let set = unsafe { borrow(set, "the set") }?;
+        let set = unsafe { ns_receipt_set::of(set) }?;
         set.receipts.borrow_mut().add(receipt.receipt());
         Ok(ns_status::NS_OK)
     })
@@ -232,7 +247,7 @@ pub unsafe extern "C" fn ns_receipt_set_add(
 
 /// Takes a receipt out of a set before it is decided, for example after a time-out: while too few
 /// hosts of the group live, nothing decides it. Fails with `NS_NOT_FOUND` if it is not in the set,
-/// `NS_BAD_ARGUMENT`.
+/// `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rule 1.
@@ -243,7 +258,7 @@ pub unsafe extern "C" fn ns_receipt_set_remove(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let set = unsafe { borrow(set, "the set") }?;
+        let set = unsafe { ns_receipt_set::of(set) }?;
         let removed = set.receipts.borrow_mut().remove(receipt.receipt());
         Ok(if removed == 0 { ns_status::NS_NOT_FOUND } else { ns_status::NS_OK })
     })
@@ -265,7 +280,7 @@ pub unsafe extern "C" fn ns_receipt_set_next(
 ) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let set = unsafe { borrow(set, "the set") }?;
+        let set = unsafe { ns_receipt_set::of(set) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(receipt, "the receipt") }?;
         // SAFETY: rule 3.

@@ -9,7 +9,8 @@ use crate::stream::ns_receipt;
 
 /// Waits until this host has the commit of a receipt, for at most `limit_ms` milliseconds:
 /// the owner has it, a copy when it has applied it. Reads that follow see it. So a client that
-/// takes the receipt of its write with it reads its own write at each host.
+/// takes the receipt of its write with it reads its own write at each host. A signal does not end
+/// the wait: a thread that has to do more calls it again, each time with a short limit.
 ///
 /// Fails with `NS_BEHIND` if a copy has not applied it in time, `NS_LOST`, `NS_OUTCOME_UNKNOWN` if
 /// nothing is known of it here, `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.

@@ -145,9 +145,9 @@ impl ns_session {
     /// `Forked`; as [`ns_session::enter_to_release`].
     #[inline]
     pub(crate) fn enter(&self) -> Result<SessionCall<'_>> {
-        let call = self.enter_to_release()?;
+        // First: in a forked child the guard may wait for a thread that does not exist there.
         self.check_not_forked()?;
-        Ok(call)
+        self.enter_guarded()
     }
 
     /// Fails in a child that was forked after the region was attached.
@@ -156,18 +156,27 @@ impl ns_session {
         if self.session.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
-    /// Begins a call of this thread that only releases what it holds, also in a forked child.
+    /// Begins a call of this thread that only releases what it holds, also in a forked child. There
+    /// it is not refused: it may have to leak what it releases ([`SessionCall::must_leak`]).
     ///
     /// # Errors
     /// `SessionBusy` if another thread is inside a call, or if a call of this thread is in progress
     /// and no callback runs: a signal handler interrupted it, or left it by `siglongjmp`.
     #[inline]
     pub(crate) fn enter_to_release(&self) -> Result<SessionCall<'_>> {
+        if self.session.is_forked() {
+            return Ok(SessionCall { session: self, call: None });
+        }
+        self.enter_guarded()
+    }
+
+    #[inline]
+    fn enter_guarded(&self) -> Result<SessionCall<'_>> {
         let call = self.threads.enter(this_thread(), barrier_everywhere)?;
         if call.depth() > self.walks.get() + 1 {
             return Err(Error::SessionBusy);
         }
-        Ok(SessionCall { session: self, _call: call })
+        Ok(SessionCall { session: self, call: Some(call) })
     }
 
     /// Keeps the session open during an iteration with callbacks, which may call this library.
@@ -197,7 +206,8 @@ pub(crate) fn this_thread() -> u64 {
 #[derive(Debug)]
 pub(crate) struct SessionCall<'s> {
     session: &'s ns_session,
-    _call: ThreadCall<'s>,
+    /// `None` in a forked child.
+    call: Option<ThreadCall<'s>>,
 }
 
 impl<'s> SessionCall<'s> {
@@ -205,6 +215,14 @@ impl<'s> SessionCall<'s> {
     #[inline]
     pub(crate) const fn session(&self) -> &'s ns_session {
         self.session
+    }
+
+    /// True in a forked child if what is released here must stay in memory: another thread of the
+    /// parent was inside a call of the session at the fork and may have left it half changed, or
+    /// the handle `is_iterated`, perhaps by a caller of this call.
+    pub(crate) fn must_leak(&self, is_iterated: bool) -> bool {
+        let is_forked = self.call.is_none();
+        is_forked && (is_iterated || self.session.threads.was_left_by_other(this_thread()))
     }
 }
 
@@ -297,6 +315,9 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
         }
         // SAFETY: rule 1.
         let call = unsafe { enter_to_release(session) }?;
+        if call.must_leak(call.session().walks.get() != 0) {
+            return Ok(ns_status::NS_OK);
+        }
         let held = call.session().held.get();
         if held != 0 {
             return Err(Error::BadArgument {

@@ -88,11 +88,11 @@ impl ns_txn {
     }
 
     /// Takes the transaction out of a handle that the caller may end. The session no longer counts
-    /// it.
+    /// it. `None` in a forked child that must leak it.
     ///
     /// # Safety
     /// Rule 1.
-    unsafe fn end<'s>(txn: *mut Self) -> Result<(Txn<'static>, SessionCall<'s>)> {
+    unsafe fn end<'s>(txn: *mut Self) -> Result<(Option<Txn<'static>>, SessionCall<'s>)> {
         // SAFETY: rule 1.
         let open = unsafe { borrow(txn, "the transaction") }?;
         if matches!(open.handle, TxnHandle::Borrowed(_)) {
@@ -104,7 +104,12 @@ impl ns_txn {
         }
         // SAFETY: the session stays open, because it counts this transaction.
         let call = unsafe { enter_to_release(open.session) }?;
-        if open.iterations.get() != 0 {
+        let is_iterated = open.iterations.get() != 0;
+        if call.must_leak(is_iterated) {
+            call.session().release();
+            return Ok((None, call));
+        }
+        if is_iterated {
             return Err(Error::BadArgument {
                 detail: "an iteration of the transaction is in progress: end it first".to_owned(),
             });
@@ -114,7 +119,7 @@ impl ns_txn {
         drop(views);
         call.session().release();
         match handle {
-            TxnHandle::Owned(txn) => Ok((txn, call)),
+            TxnHandle::Owned(txn) => Ok((Some(txn), call)),
             TxnHandle::Borrowed(_) => Err(null("the transaction")),
         }
     }
@@ -169,7 +174,7 @@ pub unsafe extern "C" fn ns_txn_commit(txn: *mut ns_txn) -> ns_status {
         let (txn, call) = unsafe { ns_txn::end(txn) }?;
         // Also if it has only read.
         call.session().check_not_forked()?;
-        txn.commit()?;
+        txn.ok_or(Error::Forked)?.commit()?;
         Ok(ns_status::NS_OK)
     })
 }
@@ -186,7 +191,9 @@ pub unsafe extern "C" fn ns_txn_abort(txn: *mut ns_txn) -> ns_status {
         if !txn.is_null() {
             // SAFETY: rule 1.
             let (txn, _call) = unsafe { ns_txn::end(txn) }?;
-            txn.abort();
+            if let Some(txn) = txn {
+                txn.abort();
+            }
         }
         Ok(ns_status::NS_OK)
     })

@@ -1,10 +1,11 @@
 //! A record lent to C: the bytes in the region themselves.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
 use std::ptr;
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 use nearstate_store::View;
 
 use crate::bytes::{ns_bytes, null};
@@ -40,6 +41,8 @@ pub struct ns_view {
     /// Private.
     state: u32,
     /// Private.
+    iterations: Cell<u32>,
+    /// Private.
     held: MaybeUninit<[u64; 16]>,
 }
 
@@ -57,6 +60,7 @@ impl ns_view {
             version: 0,
             session: ptr::null(),
             state: EMPTY,
+            iterations: Cell::new(0),
             held: MaybeUninit::uninit(),
         }
     }
@@ -69,7 +73,8 @@ impl ns_view {
         let slot = held.as_mut_ptr().cast::<View<'_>>();
         // SAFETY: the assertion above guarantees size and alignment for a view.
         unsafe { slot.write(view) };
-        Self { value, key, version, session, state, held }
+        let iterations = Cell::new(0);
+        Self { value, key, version, session, state, iterations, held }
     }
 
     /// A view that the caller will release. The session counts it and stays open until then.
@@ -119,6 +124,28 @@ impl ns_view {
         Ok(unsafe { &*slot })
     }
 
+    pub(crate) const fn is_iterated(&self) -> bool {
+        self.iterations.get() != 0
+    }
+
+    /// Fails within a callback of an iteration over the blocks or tags of this view.
+    pub(crate) fn check_idle(&self) -> Result<()> {
+        if !self.is_iterated() {
+            return Ok(());
+        }
+        Err(Error::BadArgument {
+            detail: "an iteration over the record is in progress: end it first".to_owned(),
+        })
+    }
+
+    /// Calls `walk`, whose callbacks cannot release this view. They do not unwind.
+    fn while_iterated<T>(&self, walk: impl FnOnce() -> T) -> T {
+        self.iterations.set(self.iterations.get() + 1);
+        let result = walk();
+        self.iterations.set(self.iterations.get() - 1);
+        result
+    }
+
     fn release_view(&mut self) {
         self.state = EMPTY;
         let slot = self.held.as_mut_ptr().cast::<View<'_>>();
@@ -132,8 +159,9 @@ impl ns_view {
 /// Releases a view. Its bytes must not be read afterwards. NULL and a view that was already
 /// released are ignored.
 ///
-/// Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session: the view is
-/// kept, and with it the memory that it holds. Release it again.
+/// Fails with `NS_SESSION_BUSY` while another thread is inside a call of the session, and with
+/// `NS_BAD_ARGUMENT` in callbacks of `ns_view_blocks` and `ns_view_tags` with this view: the view
+/// is kept, and with it the memory that it holds. Release it again.
 ///
 /// # Safety
 /// Rule 1: NULL, or a view that a call of this library has filled.
@@ -147,11 +175,17 @@ pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) -> ns_status {
             // SAFETY: the session stays open while it counts this view.
             let call = unsafe { enter_to_release(view.session) }?;
             // Another thread may have released it before this one was let in.
-            if view.state == OWNED {
+            if view.state != OWNED {
+                return Ok(ns_status::NS_OK);
+            }
+            if call.must_leak(view.is_iterated()) {
+                *view = ns_view::empty();
+            } else {
+                view.check_idle()?;
                 view.session = ptr::null();
                 view.release_view();
-                call.session().release();
             }
+            call.session().release();
         }
         Ok(ns_status::NS_OK)
     })
@@ -203,8 +237,9 @@ pub unsafe extern "C" fn ns_view_blocks(
     guard(|| {
         // SAFETY: rule 1.
         let view = unsafe { borrow(view, "the view") }?;
+        let blocks = view.view()?.blocks();
         // SAFETY: rule 4.
-        unsafe { call_each(view.view()?.blocks(), each, context) }
+        view.while_iterated(|| unsafe { call_each(blocks, each, context) })
     })
 }
 
@@ -241,8 +276,9 @@ pub unsafe extern "C" fn ns_view_tags(
     guard(|| {
         // SAFETY: rule 1.
         let view = unsafe { borrow(view, "the view") }?;
+        let tags = view.view()?.tags();
         // SAFETY: rule 4.
-        unsafe { call_each(view.view()?.tags(), each, context) }
+        view.while_iterated(|| unsafe { call_each(tags, each, context) })
     })
 }
 

@@ -104,11 +104,14 @@ impl ns_watch {
     /// # Errors
     /// `Forked`; as [`ns_watch::enter_to_close`].
     fn enter(&self) -> Result<ThreadCall<'_>> {
-        let call = self.enter_to_close()?;
-        if self.waiter.is_forked() { Err(Error::Forked) } else { Ok(call) }
+        // First: in a forked child the guard may wait for a thread that does not exist there.
+        if self.waiter.is_forked() {
+            return Err(Error::Forked);
+        }
+        self.enter_to_close()
     }
 
-    /// Begins a call that closes the watch, also in a forked child.
+    /// Begins a call in a process that is not a forked child.
     ///
     /// # Errors
     /// `SessionBusy` if another thread is inside a call, or if a call of this thread is in progress
@@ -334,9 +337,11 @@ pub unsafe extern "C" fn ns_watch_tags_after(
 }
 
 /// Gets a file descriptor for `poll` and `epoll` that is readable while events may be pending. When
-/// it is readable, call `ns_watch_next` until it returns `NS_NOT_FOUND`. The descriptor is then not
-/// readable until the next event of the namespace, which the filter may drop. It belongs to the
-/// watch: do not read, write or close it. Every call returns the same descriptor.
+/// it is readable, call `ns_watch_next` until it returns another status than `NS_OK`. After
+/// `NS_NOT_FOUND` the descriptor is not readable until the next event of the namespace, which the
+/// filter may drop. After an error other than `NS_SESSION_BUSY` it stays readable: close the watch.
+/// If the namespace was removed (`NS_BAD_ARGUMENT`), open it and a new watch. The descriptor
+/// belongs to the watch: do not read, write or close it. Every call returns the same descriptor.
 ///
 /// The first call starts a thread in this process, which sleeps and blocks all signals;
 /// `ns_watch_close` ends it. The work of writers does not depend on it. A forked child cannot use
@@ -371,7 +376,8 @@ pub unsafe extern "C" fn ns_watch_fd(watch: *mut ns_watch, fd: *mut c_int) -> ns
 }
 
 /// Blocks until events may be pending, for at most `timeout_ms`: `NS_NOT_FOUND` after the timeout.
-/// The filter may drop the pending events.
+/// The filter may drop the pending events. A signal does not end the wait: a thread that has to do
+/// more polls the descriptor of `ns_watch_fd`.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -405,10 +411,17 @@ pub unsafe extern "C" fn ns_watch_close(watch: *mut ns_watch) -> ns_status {
         }
         // SAFETY: rule 1.
         let open = unsafe { borrow(watch, "the watch") }?;
-        let call = open.enter_to_close()?;
-        open.check_idle()?;
-        // The call ends with the watch.
-        std::mem::forget(call);
+        if open.waiter.is_forked() {
+            // A caller of this call may use it, or a thread that does not exist here.
+            if open.iterations.get() != 0 || open.threads.was_left_by_other(this_thread()) {
+                return Ok(ns_status::NS_OK);
+            }
+        } else {
+            let call = open.enter_to_close()?;
+            open.check_idle()?;
+            // The call ends with the watch.
+            std::mem::forget(call);
+        }
         // SAFETY: rule 1: `ns_watch_open` created it from a box, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(watch) });
         Ok(ns_status::NS_OK)

@@ -79,8 +79,10 @@ unsafe fn delete(
 }
 
 /// Writes a record; an existing one is replaced. When the call returns, the record is visible to
-/// every process and survives the death of this one. `version` receives the new version; it may be
-/// NULL.
+/// every process and survives the death of this one. It has no tags and no expiry: those of an
+/// existing record are removed. `ns_put_with_metadata` sets them, and in a transaction
+/// `ns_txn_put_with_metadata` can write those that it has read. `version` receives the new version;
+/// it may be NULL.
 ///
 /// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
 /// `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`; in a namespace
@@ -120,9 +122,9 @@ pub unsafe extern "C" fn ns_put_if_absent(
     guard(|| unsafe { put(session, namespace, (key, value), Condition::Absent, version) })
 }
 
-/// Writes a record if its current version is `expected`, otherwise `NS_REFUSED`. `version` receives
-/// the new version, or the current one (0: no record) with `NS_REFUSED`; it may be NULL. Fails as
-/// `ns_put`.
+/// Writes a record if its current version is `expected`, otherwise `NS_REFUSED`. As with `ns_put`,
+/// its tags and its expiry are removed. `version` receives the new version, or the current one (0:
+/// no record) with `NS_REFUSED`; it may be NULL. Fails as `ns_put`.
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -140,9 +142,9 @@ pub unsafe extern "C" fn ns_put_if_version(
     guard(|| unsafe { put(session, namespace, (key, value), condition, version) })
 }
 
-/// Writes a record if its current value equals `expected` byte for byte, otherwise `NS_REFUSED`.
-/// `version` receives the new version, or the current one (0: no record) with `NS_REFUSED`; it may
-/// be NULL. Fails as `ns_put`.
+/// Writes a record if its current value equals `expected` byte for byte, otherwise `NS_REFUSED`. As
+/// with `ns_put`, its tags and its expiry are removed. `version` receives the new version, or the
+/// current one (0: no record) with `NS_REFUSED`; it may be NULL. Fails as `ns_put`.
 ///
 /// # Safety
 /// Rules 1 to 3.

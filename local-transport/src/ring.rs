@@ -14,6 +14,10 @@ use crate::descriptors::ring_doorbell;
 /// wake-up on a virtual machine. On a single processor it sleeps at once, so that the node can run.
 pub const SPIN: Duration = Duration::from_micros(50);
 
+/// The part of the timeout that a sleep may exceed it by: setting the time limit of a socket costs
+/// a system call, which the first sleep of a request does not need.
+const SLEEP_SLACK: Duration = Duration::from_millis(1);
+
 /// Polls between two readings of the clock.
 const POLLS_PER_CLOCK: u32 = 64;
 
@@ -25,6 +29,14 @@ pub struct LocalRing {
     socket: UnixStream,
     spin: Duration,
     timeout: Duration,
+    /// The time limit that the socket has: how long one sleep lasts.
+    socket_timeout: Duration,
+    /// The end of the request in progress, once it has waited. `None` also without a limit.
+    deadline: Option<Instant>,
+    /// The timeout covers a request, not each wait.
+    limits_requests: bool,
+    /// Bytes were read since the last write: the next write begins another request.
+    has_read: bool,
     /// The socket has ended. Bytes in the ring can still be read.
     is_over: bool,
 }
@@ -43,7 +55,33 @@ impl LocalRing {
             detail: format!("cannot set a timeout of {timeout:?}"),
             errno: error.raw_os_error().unwrap_or(0),
         })?;
-        Ok(Self { end, socket, spin, timeout, is_over: false })
+        Ok(Self {
+            end,
+            socket,
+            spin,
+            timeout,
+            socket_timeout: timeout,
+            deadline: None,
+            limits_requests: false,
+            has_read: false,
+            is_over: false,
+        })
+    }
+
+    /// From now on the timeout covers a request from its first wait to the last byte of its reply,
+    /// also if single bytes arrive. A write after a read begins a request. Not for a client that
+    /// reads what it has not asked for, such as messages of a subscription.
+    pub const fn limit_requests(&mut self) {
+        self.limits_requests = true;
+    }
+
+    /// When a wait that begins now ends at the latest; `None`: never.
+    #[inline]
+    fn deadline(&mut self, now: Instant) -> Option<Instant> {
+        if !self.limits_requests || self.deadline.is_none() {
+            self.deadline = now.checked_add(self.timeout);
+        }
+        self.deadline
     }
 
     /// Sets how long it busy-polls before it sleeps.
@@ -54,8 +92,12 @@ impl LocalRing {
     /// Waits until the ring is ready, or the other side has ended.
     #[inline]
     fn wait(&mut self, interest: PipeInterest) -> io::Result<()> {
+        let started = Instant::now();
+        let deadline = self.deadline(started);
+        if deadline.is_some_and(|deadline| started >= deadline) {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
+        }
         if !self.spin.is_zero() {
-            let started = Instant::now();
             loop {
                 for _ in 0..POLLS_PER_CLOCK {
                     if self.end.is_ready(interest) {
@@ -68,21 +110,22 @@ impl LocalRing {
                 }
             }
         }
-        self.sleep(interest)
+        self.sleep(interest, deadline)
     }
 
     #[cold]
-    fn sleep(&mut self, interest: PipeInterest) -> io::Result<()> {
-        let started = Instant::now();
+    fn sleep(&mut self, interest: PipeInterest, deadline: Option<Instant>) -> io::Result<()> {
         loop {
+            // Superfluous doorbells do not extend the wait beyond the deadline.
+            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let is_late = remaining.is_some_and(|remaining| remaining.is_zero());
             if !self.end.fall_asleep(interest) {
                 return Ok(());
             }
-            // Superfluous doorbells do not extend the wait beyond the timeout.
-            let read = if started.elapsed() < self.timeout {
-                self.socket.read(&mut [0; 64])
-            } else {
+            let read = if is_late {
                 Err(io::Error::from(io::ErrorKind::TimedOut))
+            } else {
+                self.limit_sleep(remaining).and_then(|()| self.socket.read(&mut [0; 64]))
             };
             self.end.wake();
             match read {
@@ -106,6 +149,24 @@ impl LocalRing {
     }
 }
 
+impl LocalRing {
+    /// Limits the next sleep. The first one of a request needs no system call: it lasts almost the
+    /// whole timeout, and the spin before it is not worth one.
+    fn limit_sleep(&mut self, remaining: Option<Duration>) -> io::Result<()> {
+        let remaining = remaining.unwrap_or(self.timeout).min(self.timeout);
+        let wanted = if remaining.saturating_add(2 * self.spin.max(SLEEP_SLACK)) >= self.timeout {
+            self.timeout
+        } else {
+            remaining
+        };
+        if wanted != self.socket_timeout {
+            self.socket.set_read_timeout(Some(wanted))?;
+            self.socket_timeout = wanted;
+        }
+        Ok(())
+    }
+}
+
 fn broken(error: &nearstate_model::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
@@ -123,6 +184,7 @@ impl Read for LocalRing {
                 ring_doorbell(&self.socket);
             }
             if moved.bytes > 0 || was_over {
+                self.has_read = true;
                 return Ok(moved.bytes);
             }
             self.wait(PipeInterest { readable: true, writable: false })?;
@@ -135,6 +197,9 @@ impl Write for LocalRing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.is_empty() {
             return Ok(0);
+        }
+        if self.has_read {
+            (self.has_read, self.deadline) = (false, None);
         }
         loop {
             if self.is_over {
@@ -160,6 +225,37 @@ impl Write for LocalRing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A reply of which a byte arrives whenever the client has read the one before.
+    #[test]
+    fn a_reply_in_single_bytes_ends_at_the_timeout_of_its_request() {
+        // More bytes than a client can wait for within the limit, one each millisecond.
+        const BYTES_MAX: usize = 1_000;
+        for spin in [Duration::ZERO, SPIN] {
+            let (mut client, mut node, doorbells) = ring(Duration::from_millis(100));
+            client.set_spin(spin);
+            client.limit_requests();
+            doorbells.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            let is_done = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                        if node.write(b"x").unwrap().must_ring_doorbell {
+                            ring_doorbell(&doorbells);
+                        }
+                        let _ = (&doorbells).read(&mut [0; 8]);
+                    }
+                });
+                let ends = [(); 2].map(|()| {
+                    client.write_all(b"request").unwrap();
+                    let read = |_| client.read(&mut [0; 64]).err();
+                    (0..BYTES_MAX).find_map(read).map(|error| error.kind())
+                });
+                is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+                assert_eq!(ends, [Some(io::ErrorKind::TimedOut); 2]);
+            });
+        }
+    }
 
     fn ring(timeout: Duration) -> (LocalRing, PipeEnd, UnixStream) {
         let (node, memory) = PipeEnd::create().unwrap();

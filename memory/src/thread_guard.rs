@@ -129,6 +129,14 @@ impl ThreadGuard {
         Ok(ThreadCall { slot })
     }
 
+    /// In a forked child: true if another thread of the parent was inside a call at the fork, or
+    /// was about to begin one. It does not exist here, and the call never ends. Takes no lock.
+    pub fn was_left_by_other(&self, thread: u64) -> bool {
+        let Ok(_slots) = self.slots.try_lock() else { return true };
+        let current = self.current(Ordering::Acquire);
+        current.thread != thread && current.calls.load(Ordering::Acquire) != 0
+    }
+
     /// The barrier T2 of a guard whose calls execute a fence themselves.
     fn is_fenced_barrier(&self) -> bool {
         if self.is_fenced {
@@ -161,6 +169,18 @@ mod tests {
         let guard = ThreadGuard::new(1, false);
         assert!(guard.enter(2, || false).is_err(), "without a barrier nothing is known");
         drop(guard.enter(1, || false).unwrap());
+    }
+
+    #[test]
+    fn a_call_of_another_thread_is_known_without_a_lock() {
+        let guard = ThreadGuard::new(1, !register_barrier());
+        assert!(!guard.was_left_by_other(1) && !guard.was_left_by_other(2));
+        let call = guard.enter(1, barrier_everywhere).unwrap();
+        assert!(!guard.was_left_by_other(1) && guard.was_left_by_other(2));
+        drop(call);
+        let slots = guard.slots.lock().unwrap();
+        assert!(guard.was_left_by_other(1), "a thread that took it over at the fork");
+        drop(slots);
     }
 
     /// `cargo test -p nearstate-memory --release --lib cost_of_a_guarded_call -- --ignored`

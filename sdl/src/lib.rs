@@ -31,7 +31,7 @@
 //! | operation | after a lost connection |
 //! |---|---|
 //! | `is_ready`, `get`, `visit` | repeated once, over a new connection |
-//! | `list_keys`, `find_keys` | ring: repeats the step once; Redis: all steps, at most 3 times |
+//! | `list_keys`, `find_keys` | all steps are repeated, at most 3 times |
 //! | `set`, `set_if`, `set_if_not_exists` | not repeated: [`ErrorKind::OperationInterrupted`] |
 //! | `remove`, `remove_if` | not repeated: `OperationInterrupted` |
 //! | `remove_all` | lists as above; a removal is not repeated: `OperationInterrupted` |

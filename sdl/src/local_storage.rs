@@ -22,8 +22,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::region_storage::RegionStorage;
 use crate::region_url::boolean;
 use crate::remote::{
-    BATCH_KEYS, TIMEOUT, duration, escaped, is_unreachable, redis_key, remove_in_batches,
-    wait_ready,
+    BATCH_KEYS, LISTINGS_MAX, TIMEOUT, duration, escaped, is_unreachable, redis_key,
+    remove_in_batches, wait_ready,
 };
 use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
@@ -233,7 +233,8 @@ impl LocalStorage {
         match request_ring(&socket).map_err(away)? {
             Response::Refused(text) => Err(self.refused(&text)),
             Response::Granted(memory) => {
-                let ring = LocalRing::new(memory, socket, self.timeout)?;
+                let mut ring = LocalRing::new(memory, socket, self.timeout)?;
+                ring.limit_requests();
                 Ok(ConnectResult::Other(LocalConnection::Ring(Box::new(RespClient::new(ring)))))
             }
         }
@@ -314,23 +315,47 @@ impl LocalStorage {
         let prefix = redis_key(namespace, b"");
         let mut whole = escaped(&prefix);
         whole.extend_from_slice(pattern);
+        for _ in 0..LISTINGS_MAX {
+            // Another node may grant the region.
+            if let Some(region) = self.region()? {
+                return region.list_keys(namespace, pattern);
+            }
+            if let Some(keys) = self.listing((&prefix, &whole))? {
+                return Ok(keys);
+            }
+        }
+        let detail = format!("the node ended the ring in {LISTINGS_MAX} listings of keys");
+        Err(Error::backend(ErrorKind::NotConnected, detail))
+    }
+
+    /// One listing. `None`: its ring has ended. A cursor belongs to the process of a node, which
+    /// may be another one now: its listing would lack keys. So the caller begins again.
+    fn listing(&mut self, (prefix, whole): (&[u8], &[u8])) -> Result<Option<KeySet>> {
         let count = BATCH_KEYS.to_string();
         let mut keys = KeySet::new();
         let mut cursor = b"0".to_vec();
         loop {
-            let scan: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", &whole, b"COUNT", count.as_bytes()];
-            let RespReply::Array(step) = self.request_idempotent(&scan)? else {
-                return Err(unexpected_reply("SCAN"));
+            let scan: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", whole, b"COUNT", count.as_bytes()];
+            let start = Instant::now();
+            let reply = match self.request(&scan) {
+                Err(error)
+                    if error.kind == ErrorKind::OperationInterrupted
+                        && start.elapsed() < self.timeout =>
+                {
+                    return Ok(None);
+                }
+                reply => reply?,
             };
+            let RespReply::Array(step) = reply else { return Err(unexpected_reply("SCAN")) };
             let [RespReply::Bulk(next), RespReply::Array(found)] = step.as_slice() else {
                 return Err(unexpected_reply("SCAN"));
             };
             for key in found {
                 let RespReply::Bulk(key) = key else { return Err(unexpected_reply("SCAN")) };
-                keys.extend(key.strip_prefix(&*prefix).map(<[u8]>::to_vec));
+                keys.extend(key.strip_prefix(prefix).map(<[u8]>::to_vec));
             }
             if next == b"0" {
-                return Ok(keys);
+                return Ok(Some(keys));
             }
             cursor.clone_from(next);
         }
@@ -383,7 +408,7 @@ impl SyncStorage for LocalStorage {
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
-        validate::record(key, new)?;
+        validate::compared(key, old, new)?;
         if let Some(region) = self.region()? {
             return region.set_if(namespace, key, old, new);
         }
@@ -445,6 +470,7 @@ impl SyncStorage for LocalStorage {
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
+        validate::record(key, value)?;
         if let Some(region) = self.region()? {
             return region.remove_if(namespace, key, value);
         }
@@ -454,11 +480,7 @@ impl SyncStorage for LocalStorage {
     }
 
     fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
-        validate::namespace(namespace)?;
-        match self.region()? {
-            Some(region) => region.list_keys(namespace, pattern),
-            None => self.matching(namespace, pattern),
-        }
+        self.matching(namespace, pattern)
     }
 
     fn find_keys(&mut self, namespace: &str, prefix: &[u8]) -> Result<KeySet> {
@@ -482,70 +504,4 @@ impl SyncStorage for LocalStorage {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use nearstate_local_transport::{LocalResource, response_line, send};
-    use nearstate_store::{CreateOptions, Region};
-    use std::io::Read as _;
-    use std::os::fd::AsFd as _;
-    use std::os::unix::net::UnixListener;
-    use std::thread;
-
-    #[test]
-    fn a_url_is_parsed_and_its_password_is_not_shown() {
-        let url = "/run/node.sock?timeout=250ms&user=xapp&password=hidden-word&way=ring";
-        let storage = LocalStorage::parse(url).unwrap();
-        assert_eq!(storage.path, PathBuf::from("/run/node.sock"));
-        assert_eq!((storage.timeout.as_millis(), storage.wanted), (250, Some(LocalAccess::Ring)));
-        assert!(!format!("{storage:?}").contains("hidden-word"));
-        for wrong in ["", "?way=ring", "/s?way=tcp", "/s?timeout=0s", "/s?user=a", "/s?x=1"] {
-            assert_eq!(LocalStorage::parse(wrong).unwrap_err().kind, ErrorKind::RejectedBySdl);
-        }
-    }
-
-    #[test]
-    fn wait_ready_waits_for_a_missing_node() {
-        let mut storage = LocalStorage::open("/no/such/folder/node.sock").unwrap();
-        assert_eq!(storage.access(), None);
-        assert!(!storage.is_ready("ns").unwrap());
-        let error = storage.set("ns", &[(b"k", b"v")]).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
-        let error = storage.wait_ready("ns", Duration::from_millis(30)).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
-    }
-
-    /// A node grants a region and ends. The next one grants the same file in a form that cannot be
-    /// attached: both descriptors are one open file.
-    #[test]
-    fn a_mapped_region_is_not_attached_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let path = folder.path().join("node.sock");
-        let node = UnixListener::bind(&path).unwrap();
-        let serve = |is_valid: bool| {
-            let (socket, _) = node.accept().unwrap();
-            let request = b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n";
-            (&socket).read_exact(&mut vec![0; request.len()]).unwrap();
-            let files = region.files().unwrap();
-            let liveness = if is_valid { files.liveness.as_fd() } else { files.file.as_fd() };
-            send(&socket, &response_line(LocalResource::Region), &[files.file.as_fd(), liveness])
-                .unwrap();
-            socket
-        };
-        thread::scope(|scope| {
-            let first = scope.spawn(|| serve(true));
-            let url = format!("{}?way=region", path.display());
-            let mut storage = LocalStorage::open(&url).unwrap();
-            drop(first.join().unwrap());
-            assert_eq!(storage.access(), Some(LocalAccess::Region));
-            storage.set("ns", &[(b"k", b"v")]).unwrap();
-            let second = scope.spawn(|| serve(false));
-            while !second.is_finished() {
-                storage.get("ns", &[b"k"]).unwrap();
-            }
-            assert_eq!(storage.get("ns", &[b"k"]).unwrap()[&b"k"[..]], b"v");
-            assert_eq!(storage.access(), Some(LocalAccess::Region));
-            drop(second.join().unwrap());
-        });
-    }
-}
+mod tests;

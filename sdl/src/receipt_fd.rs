@@ -62,10 +62,12 @@ struct NotifierThread {
 }
 
 impl Drop for NotifierThread {
-    /// Ends the thread and waits for it, some microseconds. A forked child has no thread.
+    /// Ends the thread and waits for it, some microseconds. A forked child has no thread, and may
+    /// have another one of the same number: dropping the handle would detach that one.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.waits.is_forked() {
+            std::mem::forget(thread);
             return;
         }
         self.waits.end();
@@ -139,8 +141,16 @@ impl fmt::Debug for ReceiptFd {
 }
 
 impl ReceiptFd {
-    /// Waits for a receipt as well.
+    /// True in a forked child, which cannot use it.
+    pub fn is_forked(&self) -> bool {
+        self.shared.waits.is_forked()
+    }
+
+    /// Waits for a receipt as well. In a forked child it has no effect.
     pub fn add(&mut self, receipt: Receipt) {
+        if self.is_forked() {
+            return; // The parent has the descriptor, too, and would be signalled.
+        }
         let mut wait = self.shared.waits.wait(receipt);
         let mut cx = Context::from_waker(&self.waker);
         if Pin::new(&mut wait).poll(&mut cx).is_ready() {
@@ -179,7 +189,7 @@ impl ReceiptFd {
     #[expect(clippy::should_implement_trait, reason = "an iterator that has ended goes on here")]
     pub fn next(&mut self) -> Result<Option<(Receipt, ReceiptState)>> {
         // A child shares the descriptor with its parent, which needs the signal.
-        if self.shared.waits.is_forked() {
+        if self.is_forked() {
             return Err(Cause::Forked.into());
         }
         // Before the look: what is decided behind it signals again.

@@ -13,7 +13,7 @@ use redis::{Client, Cmd, Connection, ErrorKind as RedisKind, FromRedisValue, Red
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::remote::{
-    BATCH_KEYS, TIMEOUT, duration, escaped, is_unreachable, kind_of_code, redis_key,
+    BATCH_KEYS, LISTINGS_MAX, TIMEOUT, duration, escaped, is_unreachable, kind_of_code, redis_key,
     remove_in_batches, wait_ready,
 };
 use crate::storage::{KeySet, SyncStorage};
@@ -24,9 +24,6 @@ const SET_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                       redis.call('SET', KEYS[1], ARGV[2]) return 1 end return 0";
 const REMOVE_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                          redis.call('DEL', KEYS[1]) return 1 end return 0";
-
-/// How often a listing is begun. A server that ends each of them cannot be listed.
-const LISTINGS_MAX: usize = 4;
 
 /// What an `ERR` begins with that was refused before anything was changed.
 const REFUSED_ERRORS: [&str; 3] = ["Protocol error", "unknown command", "wrong number of"];
@@ -230,7 +227,7 @@ impl SyncStorage for RedisStorage {
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
-        validate::record(key, new)?;
+        validate::compared(key, old, new)?;
         let mut command = redis::cmd("EVAL");
         command.arg(SET_IF).arg(1).arg(redis_key(namespace, key)).arg(old).arg(new);
         self.request(&command)
@@ -278,6 +275,7 @@ impl SyncStorage for RedisStorage {
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
+        validate::record(key, value)?;
         let mut command = redis::cmd("EVAL");
         command.arg(REMOVE_IF).arg(1).arg(redis_key(namespace, key)).arg(value);
         self.request(&command)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use nearstate_model::Error as Cause;
 use nearstate_store::{
     AttachOptions, Condition, Form, Kind, Namespace, Outcome, Pattern, Region, Schema, Session,
 };
@@ -14,8 +15,11 @@ use crate::region_url;
 use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
 
-/// An attached region. Namespaces are created on demand, of kind `Mixed`. `get` skips records that
-/// are not values (a hash or a set that a client of a node created), as Redis' MGET does.
+/// An attached region. The first write creates a namespace, of kind `Mixed`. `get` skips records
+/// that are not values (a hash or a set that a client of a node created), as Redis' MGET does.
+///
+/// Nothing else creates one: a namespace that was created as `Mixed` could not be opened with
+/// another schema by the program that owns it.
 pub struct RegionStorage {
     session: Session,
     namespaces: BTreeMap<String, Namespace>,
@@ -60,29 +64,40 @@ impl RegionStorage {
         &self.region
     }
 
-    fn namespace(&mut self, name: &str) -> Result<Namespace> {
+    /// The namespace of this name, if it exists.
+    fn existing(&mut self, name: &str) -> Result<Option<Namespace>> {
         // A namespace that was empty may have been removed, also by another process.
         let known = self.namespaces.get(name).copied();
         if let Some(namespace) = known.filter(|known| self.session.has_namespace(*known)) {
-            return Ok(namespace);
+            return Ok(Some(namespace));
         }
         validate::namespace(name)?;
-        let namespace = if let Some(known) = self.session.known_namespace(name)? {
-            known
-        } else {
-            // Mixed, so that clients of a node can store hashes and sets in it, too.
-            let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
-            self.session.namespace(name, &schema)?
-        };
+        let Some(namespace) = self.session.known_namespace(name)? else { return Ok(None) };
+        self.remember(name, namespace);
+        Ok(Some(namespace))
+    }
+
+    /// The namespace of this name for a write. Creates it if it does not exist.
+    fn namespace(&mut self, name: &str) -> Result<Namespace> {
+        if let Some(namespace) = self.existing(name)? {
+            return Ok(namespace);
+        }
+        // Mixed, so that clients of a node can store hashes and sets in it, too.
+        let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+        let namespace = self.session.namespace(name, &schema)?;
+        self.remember(name, namespace);
+        Ok(namespace)
+    }
+
+    fn remember(&mut self, name: &str, namespace: Namespace) {
         if self.namespaces.len() >= KNOWN_MIN && self.namespaces.len().is_power_of_two() {
             self.namespaces.retain(|_, known| self.session.has_namespace(*known));
         }
         self.namespaces.insert(name.to_owned(), namespace);
-        Ok(namespace)
     }
 
     fn keys(&mut self, namespace: &str, pattern: Pattern<'_>) -> Result<KeySet> {
-        let namespace = self.namespace(namespace)?;
+        let Some(namespace) = self.existing(namespace)? else { return Ok(KeySet::new()) };
         let mut keys = KeySet::new();
         self.session.list(namespace, pattern, |key| {
             keys.insert(key.to_vec());
@@ -91,17 +106,43 @@ impl RegionStorage {
     }
 }
 
+impl RegionStorage {
+    /// The result of a change under the condition that a record has a value.
+    ///
+    /// # Errors
+    /// `RejectedByBackend` (`WrongKind`) if the record is a hash or a set, as on the other
+    /// back-ends.
+    fn is_changed(&self, (namespace, key): (Namespace, &[u8]), outcome: Outcome) -> Result<bool> {
+        if let Outcome::Refused { current: Some(_) } = outcome {
+            let found = self.session.get(namespace, key)?;
+            if let Some(form) = found.map(|view| view.form()).filter(|form| *form != Form::Value) {
+                let key = String::from_utf8_lossy(key);
+                return Err(Cause::WrongKind {
+                    detail: format!(
+                        "record {key:?} has the form {form:?}, not a value: compare values only"
+                    ),
+                }
+                .into());
+            }
+        }
+        Ok(is_done(outcome))
+    }
+}
+
 impl SyncStorage for RegionStorage {
     fn is_ready(&mut self, namespace: &str) -> Result<bool> {
-        self.namespace(namespace).map(|_| true)
+        self.existing(namespace).map(|_| true)
     }
 
     fn wait_ready(&mut self, namespace: &str, _timeout: Duration) -> Result<()> {
-        self.namespace(namespace).map(|_| ())
+        self.existing(namespace).map(drop)
     }
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
         validate::set(pairs)?;
+        if pairs.is_empty() {
+            return self.existing(namespace).map(drop);
+        }
         let namespace = self.namespace(namespace)?;
         match pairs {
             [] => {}
@@ -119,10 +160,10 @@ impl SyncStorage for RegionStorage {
     }
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
-        let namespace = self.namespace(namespace)?;
-        validate::record(key, new)?;
+        validate::compared(key, old, new)?;
+        let Some(namespace) = self.existing(namespace)? else { return Ok(false) };
         let outcome = self.session.put_if(namespace, key, new, Condition::Value(old))?;
-        Ok(is_done(outcome))
+        self.is_changed((namespace, key), outcome)
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
@@ -137,8 +178,8 @@ impl SyncStorage for RegionStorage {
         keys: &[&[u8]],
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
-        let namespace = self.namespace(namespace)?;
         validate::read(keys.len())?;
+        let Some(namespace) = self.existing(namespace)? else { return Ok(()) };
         self.session.get_batch_whole(namespace, keys, |_, view| {
             if let Some(view) = view.filter(|view| view.form() == Form::Value) {
                 each(view.key(), view.bytes());
@@ -149,7 +190,7 @@ impl SyncStorage for RegionStorage {
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
         validate::remove(keys)?;
-        let namespace = self.namespace(namespace)?;
+        let Some(namespace) = self.existing(namespace)? else { return Ok(()) };
         match keys {
             [] => {}
             [key] => {
@@ -165,8 +206,10 @@ impl SyncStorage for RegionStorage {
     }
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
-        let namespace = self.namespace(namespace)?;
-        Ok(is_done(self.session.delete_if(namespace, key, Condition::Value(value))?))
+        validate::record(key, value)?;
+        let Some(namespace) = self.existing(namespace)? else { return Ok(false) };
+        let outcome = self.session.delete_if(namespace, key, Condition::Value(value))?;
+        self.is_changed((namespace, key), outcome)
     }
 
     fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
@@ -178,7 +221,7 @@ impl SyncStorage for RegionStorage {
     }
 
     fn remove_all(&mut self, namespace: &str) -> Result<()> {
-        let namespace = self.namespace(namespace)?;
+        let Some(namespace) = self.existing(namespace)? else { return Ok(()) };
         let mut scan = self.session.scan(namespace)?;
         let mut done = 0;
         while let Some(view) = scan.next()? {

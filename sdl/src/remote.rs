@@ -15,6 +15,9 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Keys of one step of a scan, and of one removal: about a millisecond of the server's time.
 pub(crate) const BATCH_KEYS: usize = 1000;
 
+/// How often a listing is begun. A server that ends each of them cannot be listed.
+pub(crate) const LISTINGS_MAX: usize = 4;
+
 /// Parses `250ms` or `3s`.
 pub(crate) fn duration(value: &str) -> Result<Duration> {
     let read = match value.strip_suffix("ms") {

@@ -14,10 +14,12 @@ pub type KeySet = BTreeSet<Vec<u8>>;
 
 /// Records by namespace and key, in a region or in a Redis.
 ///
-/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. A namespace exists as soon
-/// as it is named: 1 to 255 bytes without `,`, `{`, `}` and NUL. **Keys** and **values** are bytes,
-/// compared and returned exactly, including NULs and empty values. On every back-end a record has a
-/// key of at most 4,096 bytes and a value of at most 128 MiB ([`nearstate_model::limits`]).
+/// **Namespaces** (paper 1, section 4.2.1) scope keys by type of data. Every namespace can be
+/// named, and is empty until a record is written: 1 to 255 bytes without `,`, `{`, `}` and NUL. On
+/// a region the first write creates it, unless a program has created it with a schema. **Keys** and
+/// **values** are bytes, compared and returned exactly, including NULs and empty values. On every
+/// back-end a record has a key of at most 4,096 bytes and a value of at most 128 MiB
+/// ([`nearstate_model::limits`]).
 ///
 /// # Atomicity
 ///
@@ -72,7 +74,8 @@ pub trait SyncStorage: Debug + Send {
     /// another value or does not exist.
     ///
     /// # Errors
-    /// See the trait.
+    /// See the trait. `RejectedBySdl` also if `old` and `new` have more than 255 MiB together;
+    /// `RejectedByBackend` if the record is a hash or a set.
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool>;
 
     /// Writes a record if it does not exist. Returns false if it exists.
@@ -116,7 +119,7 @@ pub trait SyncStorage: Debug + Send {
     /// value or does not exist.
     ///
     /// # Errors
-    /// See the trait.
+    /// See the trait. `RejectedByBackend` if the record is a hash or a set.
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool>;
 
     /// The keys that match a glob pattern, as in Redis: `*`, `?`, `[a-z]`, `[^a]`, `\x`. Linear in

@@ -18,10 +18,14 @@ pub(crate) const READ_KEYS_MAX: usize = 524_287;
 pub const WRITE_RECORDS_MAX: usize = TRANSACTION_RECORDS_MAX;
 
 /// The most bytes of keys and values of a `set` of several records: half of the largest value. With
-/// the protocol's overhead for each key this stays below the request limit of a node (129 MiB) and
+/// the protocol's overhead for each key this stays below the request limit of a node (256 MiB) and
 /// the transaction limit of a region (256 MiB). A `set` of one record has the limits of that record
 /// only. Larger ones are refused, and nothing is written.
 pub const WRITE_BYTES_MAX: usize = VALUE_BYTES_MAX / 2;
+
+/// The most bytes of the old and the new value of one `set_if`: with 1 MiB for the key and the
+/// protocol, the request limit of a node (256 MiB).
+pub(crate) const COMPARED_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX - (1 << 20);
 
 /// Refuses namespace names that SDL clients may not use.
 pub(crate) fn namespace(name: &str) -> Result<()> {
@@ -78,6 +82,20 @@ fn write_count(records: usize) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a `set_if` that some back-end could not carry out.
+pub(crate) fn compared(key: &[u8], old: &[u8], new: &[u8]) -> Result<()> {
+    record(key, old)?;
+    record(key, new)?;
+    let bytes = old.len() + new.len();
+    if bytes > COMPARED_BYTES_MAX {
+        return Err(Error::refused(format!(
+            "an old and a new value of {bytes} bytes together exceed the limit of \
+             {COMPARED_BYTES_MAX} bytes for one set_if; split the record"
+        )));
+    }
+    Ok(())
+}
+
 /// Refuses records that some back-end could not keep.
 pub(crate) fn record(key: &[u8], value: &[u8]) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
@@ -112,6 +130,18 @@ mod tests {
         assert!(record(b"k", &vec![0; VALUE_BYTES_MAX + 1]).is_err());
         assert_eq!(read(READ_KEYS_MAX), Ok(()));
         assert!(read(READ_KEYS_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn a_comparison_is_limited_by_both_of_its_values() {
+        let value = vec![0; VALUE_BYTES_MAX + 1];
+        let (largest, half) = (&value[1..], &value[..VALUE_BYTES_MAX / 2]);
+        assert_eq!(compared(b"k", half, largest), Ok(()));
+        assert_eq!(compared(b"k", largest, half), Ok(()));
+        assert_eq!(compared(b"k", largest, &largest[1 << 20..]), Ok(()));
+        for (old, new) in [(&*value, half), (half, &*value), (largest, largest)] {
+            assert_eq!(compared(b"k", old, new).unwrap_err().kind, ErrorKind::RejectedBySdl);
+        }
     }
 
     #[test]

@@ -155,10 +155,12 @@ impl AsRawFd for WatchFd {
 }
 
 impl Drop for WatchFd {
-    /// Ends the thread and waits for it, some microseconds. A forked child has no thread.
+    /// Ends the thread and waits for it, some microseconds. A forked child has no thread, and may
+    /// have another one of the same number: dropping the handle would detach that one.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.shared.waiter.is_forked() {
+            std::mem::forget(thread);
             return;
         }
         self.shared.lock().is_ending = true;

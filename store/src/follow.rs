@@ -372,10 +372,11 @@ impl Follower<'_> {
     }
 
     /// Opens a namespace of the source, and refuses all other writers of it from now on. Its tags
-    /// are declared when the copy is full.
+    /// are declared when the copy is full. An empty one of another kind is removed before.
     ///
     /// # Errors
-    /// `BadArgument`: it has records of this region; `WrongKind`, `Full`, `Stalled`, `Damaged`.
+    /// `BadArgument`: it has records of this region, or is of another kind and was declared here;
+    /// `Full`, `Stalled`, `Damaged`.
     pub fn namespace(&mut self, followed: &FollowedNamespace<'_>) -> Result<()> {
         let session = self.session;
         self.remove_predecessor(followed)?;

@@ -139,7 +139,7 @@ impl Session {
     }
 
     /// Removes a namespace unless it was declared; false if another session was faster.
-    fn remove_unless_gone(&self, namespace: Namespace) -> Result<bool> {
+    pub(crate) fn remove_unless_gone(&self, namespace: Namespace) -> Result<bool> {
         let decide = |flags| self.decide_for_room(namespace, flags);
         match self.member.remove_namespace(namespace.index, decide) {
             Err(Error::BadArgument { .. }) => Ok(false),

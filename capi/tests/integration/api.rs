@@ -14,6 +14,7 @@ crate::fixture::c_tests! {
     reading_allocates_nothing
     a_patch_changes_only_its_blocks
     iterations_report_existing_records
+    a_view_is_not_released_while_its_parts_are_reported
     null_is_rejected_everywhere
     excessive_lengths_are_rejected_before_anything_is_read
     invalid_arguments_are_rejected

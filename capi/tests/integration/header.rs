@@ -108,7 +108,7 @@ fn calls_that_commit_name_what_their_commit_can_return() {
     }
     for (function, same) in [
         ("ns_put_if_absent", "as `ns_put`"),
-        ("ns_put_if_version", "as\n * `ns_put`"),
+        ("ns_put_if_version", "as `ns_put`"),
         ("ns_put_if_value", "as `ns_put`"),
         ("ns_put_with_metadata", "as `ns_put`"),
         ("ns_patch_if_absent", "as `ns_patch`"),

@@ -104,10 +104,13 @@ impl Drop for Guard {
     }
 }
 
+/// Installs the handler, once. Returns when it is there, also if another thread installs it.
 fn install() -> Result<()> {
-    if PREVIOUS.get().is_some() {
-        return Ok(());
-    }
+    static INSTALLED: OnceLock<Result<()>> = OnceLock::new();
+    INSTALLED.get_or_init(install_now).clone()
+}
+
+fn install_now() -> Result<()> {
     // SAFETY: all-zero bytes are a valid sigaction (default action, empty mask).
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
@@ -118,9 +121,8 @@ fn install() -> Result<()> {
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
         return Err(failure("cannot read the SIGBUS action"));
     }
-    if PREVIOUS.set(Previous(before)).is_err() {
-        return Ok(());
-    }
+    let is_first = PREVIOUS.set(Previous(before)).is_ok();
+    invariant!(is_first, "the SIGBUS handler is installed twice");
     // SAFETY: `on_signal` has the SA_SIGINFO signature and only does what a handler may.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } != 0 {
         return Err(failure("cannot install the SIGBUS handler"));

@@ -327,6 +327,11 @@ pub(crate) fn a_write_above_the_limits_is_refused_and_changes_nothing(sdl: &mut 
     sdl.remove(NS, &named[1..]).unwrap();
     assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[]));
     let half = vec![b'v'; WRITE_BYTES_MAX / 2];
+    // More than a value can have.
+    let large = vec![b'v'; 2 * WRITE_BYTES_MAX + 1];
+    for refused in [sdl.set_if(NS, b"a", &large, b"v"), sdl.remove_if(NS, b"a", &large)] {
+        assert_eq!(refused.unwrap_err().kind, ErrorKind::RejectedBySdl);
+    }
     let error = sdl.set(NS, &[(b"a", &half), (b"b", &half)]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
     assert_eq!(sdl.list_keys(NS, b"*").unwrap(), keys(&[]));

@@ -1,5 +1,7 @@
 //! Tests of the region back-end alone: URL options, shared use, a full region, watches.
 
+use std::time::Duration;
+
 use nearstate_sdl::{ErrorKind, RegionStorage, SyncStorage as _, open};
 use nearstate_store::{CreateOptions, EventKind, Filter, Kind, Notice, Region, Schema, check};
 
@@ -46,6 +48,65 @@ fn values_are_rejected_in_a_namespace_of_named_blocks() {
     assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
 }
 
+/// The program that owns a namespace opens it with its own schema, also after an application that
+/// knows only the name has read or removed.
+#[test]
+fn only_a_write_creates_a_namespace() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&folder.path().join("region"), &options).unwrap();
+    let session = region.session().unwrap();
+    let mut sdl = RegionStorage::on(region).unwrap();
+    assert!(sdl.is_ready("ue").unwrap());
+    sdl.wait_ready("ue", Duration::ZERO).unwrap();
+    assert!(sdl.get("ue", &[b"k"]).unwrap().is_empty());
+    assert!(sdl.list_keys("ue", b"*").unwrap().is_empty());
+    assert!(sdl.find_keys("ue", b"k").unwrap().is_empty());
+    sdl.remove("ue", &[b"k"]).unwrap();
+    sdl.remove("ue", &[b"k", b"l"]).unwrap();
+    assert!(!sdl.remove_if("ue", b"k", b"v").unwrap());
+    assert!(!sdl.set_if("ue", b"k", b"v", b"w").unwrap());
+    sdl.remove_all("ue").unwrap();
+    sdl.set("ue", &[]).unwrap();
+    assert_eq!(session.known_namespace("ue").unwrap(), None);
+    let values = session.namespace("ue", &Schema::default()).unwrap();
+    sdl.set("ue", &[(b"k", b"v")]).unwrap();
+    assert!(session.get(values, b"k").unwrap().is_some());
+    // Names that no back-end takes are refused although nothing is created.
+    assert_eq!(sdl.is_ready("a,b").unwrap_err().kind, ErrorKind::RejectedBySdl);
+    assert_eq!(sdl.get("a,b", &[b"k"]).unwrap_err().kind, ErrorKind::RejectedBySdl);
+    assert!(sdl.set_if_not_exists("new", b"k", b"v").unwrap());
+    assert_eq!(session.known_namespace("new").unwrap().unwrap().kind(), Kind::Mixed);
+}
+
+/// As over a ring and on a Redis, where the reply is WRONGTYPE.
+#[test]
+fn a_comparison_with_a_hash_or_a_set_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&folder.path().join("region"), &options).unwrap();
+    let session = region.session().unwrap();
+    let mut sdl = RegionStorage::on(region).unwrap();
+    sdl.set("ns", &[(b"value", b"v")]).unwrap();
+    let namespace = session.known_namespace("ns").unwrap().unwrap();
+    session
+        .transact(|txn| {
+            txn.set_fields(namespace, b"hash", &[(b"f", b"v")])?;
+            txn.add_members(namespace, b"set", &[b"m"]).map(drop)
+        })
+        .unwrap();
+    for key in [&b"hash"[..], b"set"] {
+        for refused in [sdl.set_if("ns", key, b"v", b"w"), sdl.remove_if("ns", key, b"v")] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
+        }
+        assert!(!sdl.set_if_not_exists("ns", key, b"v").unwrap());
+    }
+    assert!(!sdl.set_if("ns", b"value", b"other", b"w").unwrap());
+    assert!(!sdl.remove_if("ns", b"value", b"other").unwrap());
+    assert!(!sdl.remove_if("ns", b"none", b"v").unwrap());
+}
+
 #[test]
 fn a_set_that_exceeds_the_region_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -72,7 +133,7 @@ fn the_events_of_a_set_of_several_records_belong_to_one_commit() {
     let region = Region::create(&folder.path().join("region"), &options).unwrap();
     let session = region.session().unwrap();
     let mut sdl = RegionStorage::on(region).unwrap();
-    assert!(sdl.is_ready("ns").unwrap());
+    sdl.set("ns", &[(b"first", b"v")]).unwrap();
     let namespace = session.known_namespace("ns").unwrap().unwrap();
     let mut watch = session.watch(namespace, Filter::Namespace).unwrap();
     let pairs: Vec<[u8; 1]> = (0..100).map(|n| [n]).collect();

@@ -5,7 +5,7 @@ use nearstate_memory::{Corruption, FollowState};
 use nearstate_model::{Error, Result, invariant};
 
 use super::{FollowedNamespace, Follower};
-use crate::index::schema::Tag;
+use crate::index::schema::{Tag, TagSchema};
 use crate::session::Namespace;
 
 /// Attempts to remove a namespace that has no record any more: each that fails has met a process
@@ -84,29 +84,48 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Before a namespace of the source is opened: removes one of its name that the source has
-    /// removed while the follower was away, if its kind or a tag is another one. Otherwise its
-    /// records are discarded, and readers keep their handles.
+    /// Before a namespace of the source is opened: removes one of its name that cannot hold its
+    /// records.
+    ///
+    /// One that the source has removed while the follower was away goes if its kind or a tag is
+    /// another one; otherwise its records are discarded later, and readers keep their handles. One
+    /// of this region and of another kind, which a client of an older release may have created by a
+    /// read, goes only under the conditions under which a full catalog removes it: it has no
+    /// record, nothing of it was declared, and no writer is in it.
+    ///
+    /// # Errors
+    /// `BadArgument`: it stays; else as [`Follower::remove_namespace`], and `Deadline`.
     pub(super) fn remove_predecessor(&mut self, followed: &FollowedNamespace<'_>) -> Result<()> {
-        let session = self.session;
-        let Some(namespace) = session.known_namespace(followed.name)? else { return Ok(()) };
-        let flags = session.member.namespace_flags(namespace.index)?;
-        let number = session.member.source_number(namespace.index)?;
-        if flags & namespace_flags::FOLLOWED == 0 || number == Some(followed.number) {
+        let (session, name) = (self.session, followed.name);
+        let Some(present) = session.known_namespace(name)? else { return Ok(()) };
+        let has_kind = present.kind() == followed.kind;
+        if session.member.namespace_flags(present.index)? & namespace_flags::FOLLOWED == 0 {
+            if has_kind || session.remove_unless_gone(present)? {
+                return Ok(());
+            }
+            let detail = format!(
+                "namespace {name:?} of this region has the kind {:?}, and the source has one of \
+                 the same name and of the kind {:?}: remove its records and the namespace here, or \
+                 follow with a new region",
+                present.kind(),
+                followed.kind
+            );
+            return Err(Error::BadArgument { detail });
+        }
+        if session.member.source_number(present.index)? == Some(followed.number) {
             return Ok(());
         }
         let is_declared = |tag: &Tag| {
-            followed
-                .tags
-                .iter()
-                .any(|schema| tag.name == schema.name && tag.has_properties_of(schema))
+            let is_it =
+                |wanted: &TagSchema| tag.name == wanted.name && tag.has_properties_of(wanted);
+            followed.tags.iter().any(is_it)
         };
-        if namespace.kind() != followed.kind || !session.tags(namespace)?.iter().all(is_declared) {
-            self.namespaces.retain(|_, known| known.namespace != namespace);
-            self.remembered.retain(|_, known| *known != namespace);
-            self.remove_copy(namespace)?;
+        if has_kind && session.tags(present)?.iter().all(is_declared) {
+            return Ok(());
         }
-        Ok(())
+        self.namespaces.retain(|_, known| known.namespace != present);
+        self.remembered.retain(|_, known| *known != present);
+        self.remove_copy(present)
     }
 
     /// Removes a namespace that the source has removed.

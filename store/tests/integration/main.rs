@@ -29,6 +29,7 @@ mod expired_records;
 mod fixture;
 mod fenced_declarations;
 mod follow;
+mod followed_namespaces;
 mod followers;
 mod for_update;
 mod full_log;

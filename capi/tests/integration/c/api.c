@@ -310,6 +310,38 @@ static void iterations_report_existing_records(void)
     CHECK(records == 0);
 }
 
+static bool release_it(void *view, ns_bytes name, ns_bytes block)
+{
+    CHECK(is(name, "auth", 4) || is(name, "policy", 6));
+    IS(NS_BAD_ARGUMENT, ns_view_release(view));
+    CHECK(is(block, "kept", 4));
+    return true;
+}
+
+static bool release_its_record(void *record, ns_bytes name, ns_bytes block)
+{
+    (void)name;
+    IS(NS_BAD_ARGUMENT, ns_record_for_update_release(record));
+    CHECK(is(block, "kept", 4));
+    return true;
+}
+
+static void a_view_is_not_released_while_its_parts_are_reported(void)
+{
+    ns_view view;
+    ns_record_for_update record;
+    ns_block_change changes[] = {{ns_text("auth"), ns_text("kept"), false},
+                                 {ns_text("policy"), ns_text("kept"), false}};
+    OK(ns_patch(session, blocks, ns_text("ue"), (ns_block_change_list){changes, 2}, NULL));
+    OK(ns_get(session, blocks, ns_text("ue"), &view));
+    OK(ns_view_blocks(&view, release_it, &view));
+    OK(ns_view_tags(&view, release_it, &view));
+    OK(ns_view_release(&view));
+    OK(ns_get_for_update(session, blocks, ns_text("ue"), &record));
+    OK(ns_view_blocks(&record.view, release_its_record, &record));
+    OK(ns_record_for_update_release(&record));
+}
+
 static void null_is_rejected_everywhere(void)
 {
     ns_bytes key = ns_text("k"), nothing = some(NULL, 5);
@@ -655,6 +687,7 @@ static const struct promise promises[] = {
     TEST(reading_allocates_nothing),
     TEST(a_patch_changes_only_its_blocks),
     TEST(iterations_report_existing_records),
+    TEST(a_view_is_not_released_while_its_parts_are_reported),
     TEST(null_is_rejected_everywhere),
     TEST(excessive_lengths_are_rejected_before_anything_is_read),
     TEST(invalid_arguments_are_rejected),

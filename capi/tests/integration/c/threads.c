@@ -1,9 +1,12 @@
 /* Tests of several threads and signal handlers in one session: `threads TEST PATH`, with the path
  * of a region that does not exist. */
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "fixture.h"
 
@@ -109,6 +112,74 @@ static void a_second_thread_is_refused_while_one_is_inside_a_watch(void)
     /* Between two calls it moves. */
     CHECK(pthread_create(&thread, NULL, next_event, opened) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
+    OK(ns_watch_close(opened));
+}
+
+static sem_t inside, may_end;
+
+static bool wait_in_callback(void *context, ns_bytes name)
+{
+    (void)context, (void)name;
+    CHECK(sem_post(&inside) == 0);
+    while (sem_wait(&may_end) != 0)
+        ;
+    return true;
+}
+
+static bool see_the_watch(void *opened, const ns_view *shown)
+{
+    (void)shown;
+    OK(ns_watch_blocks(opened, wait_in_callback, NULL));
+    return false;
+}
+
+static void *scan_and_wait(void *opened)
+{
+    OK(ns_scan(session, values, see_the_watch, opened));
+    return NULL;
+}
+
+/* The child has no thread that could end the call, in which the session and a watch are. */
+static void a_child_releases_what_another_thread_of_the_parent_was_in(void)
+{
+    ns_view held;
+    ns_watch *opened;
+    ns_watch_event event;
+    pthread_t thread;
+    int told = -1;
+    ns_block_change change = {ns_text("auth"), ns_text("k"), false};
+    CHECK(sem_init(&inside, 0, 0) == 0 && sem_init(&may_end, 0, 0) == 0);
+    OK(put("key"));
+    OK(ns_watch_open(session, blocks, (ns_watch_filter){0}, &opened));
+    OK(ns_patch(session, blocks, ns_text("ue"), (ns_block_change_list){&change, 1}, NULL));
+    OK(ns_watch_next(opened, &event));
+    OK(ns_get(session, values, ns_text("key"), &held));
+    OK(ns_get_for_update(session, values, ns_text("key"), &read_for_update));
+    OK(ns_txn_begin(session, &open_txn));
+    CHECK(pthread_create(&thread, NULL, scan_and_wait, opened) == 0);
+    while (sem_wait(&inside) != 0)
+        ;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        IS(NS_FORKED, put("other"));
+        IS(NS_FORKED, ns_watch_next(opened, &event));
+        OK(ns_view_release(&held));
+        OK(ns_view_release(&held));
+        OK(ns_record_for_update_release(&read_for_update));
+        OK(ns_txn_abort(open_txn));
+        OK(ns_watch_close(opened));
+        OK(ns_session_close(session));
+        OK(ns_region_detach(region));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &told, 0) == child && told == 0);
+    CHECK(sem_post(&may_end) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(held.value.len == 5);
+    OK(ns_view_release(&held));
+    OK(ns_record_for_update_release(&read_for_update));
+    OK(ns_txn_abort(open_txn));
     OK(ns_watch_close(opened));
 }
 
@@ -227,7 +298,8 @@ int main(int argc, char **argv)
     const struct promise promises[] = {
         TEST(a_second_thread_is_refused_while_one_is_inside),
     TEST(a_second_thread_is_refused_while_one_is_inside_a_watch),
-        TEST(a_session_moves_between_threads),
+        TEST(a_child_releases_what_another_thread_of_the_parent_was_in),
+    TEST(a_session_moves_between_threads),
         TEST(four_threads_on_one_session_damage_nothing),
         TEST(a_handler_that_interrupts_a_call_is_refused),
         TEST(a_call_that_a_handler_left_stops_the_session_only),

@@ -1,5 +1,7 @@
 /* Tests of watches and the commit stream. */
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -247,13 +249,34 @@ static void a_slow_watcher_learns_how_many_events_it_lost(void)
     OK(ns_watch_close(slow));
 }
 
+static void *return_argument(void *argument)
+{
+    return argument;
+}
+
+/* A thread of a child gets the place and the number of one of the parent's threads, if its stack
+ * has the same size. Closing the handle of that one must not detach it. */
+static void start_thread(pthread_t *thread)
+{
+    pthread_attr_t attributes;
+    CHECK(pthread_attr_init(&attributes) == 0);
+    CHECK(pthread_attr_setstacksize(&attributes, 128 << 10) == 0);
+    CHECK(pthread_create(thread, &attributes, return_argument, NULL) == 0);
+    CHECK(pthread_attr_destroy(&attributes) == 0);
+}
+
 static void a_forked_child_must_open_a_new_watch(void)
 {
     ns_watch_event event;
     ns_watch *ringing_one = watch(values, (ns_watch_filter){0}),
         *plain = watch(values, (ns_watch_filter){0});
     int fd;
+    ns_receipt_set *set;
+    ns_receipt receipt = {0};
+    uint32_t state;
     OK(ns_watch_fd(ringing_one, &fd));
+    OK(ns_receipt_set_open(session, &set));
+    OK(ns_receipt_set_fd(set, &fd));
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -261,11 +284,24 @@ static void a_forked_child_must_open_a_new_watch(void)
         CHECK(ns_watch_next(plain, &event) == NS_FORKED);
         CHECK(ns_watch_wait(plain, LONG_MS) == NS_FORKED);
         CHECK(ns_watch_fd(plain, &fd) == NS_FORKED);
+        IS(NS_FORKED, ns_receipt_set_fd(set, &fd));
+        IS(NS_FORKED, ns_receipt_set_add(set, receipt));
+        IS(NS_FORKED, ns_receipt_set_remove(set, receipt));
+        IS(NS_FORKED, ns_receipt_set_next(set, &receipt, &state));
+        pthread_t threads[2];
+        start_thread(&threads[0]);
+        start_thread(&threads[1]);
         OK(ns_watch_close(ringing_one)); /* The child has no thread of it. */
         OK(ns_watch_close(plain));
+        OK(ns_receipt_set_close(set));
+        CHECK(pthread_join(threads[0], NULL) == 0);
+        CHECK(pthread_join(threads[1], NULL) == 0);
         _exit(0);
     }
     ended_well(child);
+    struct pollfd signalled = {.fd = fd, .events = POLLIN};
+    CHECK(poll(&signalled, 1, 0) == 0);
+    OK(ns_receipt_set_close(set));
     OK(ns_put(session, values, ns_text("k"), ns_text("v"), NULL));
     int events = loop_of(&ringing_one, 1);
     CHECK(ringing(events, LONG_MS) == 1);

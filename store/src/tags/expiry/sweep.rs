@@ -12,8 +12,8 @@ use crate::session::Session;
 use crate::tags::maintain::{expires_ms, expiry_key};
 use crate::txn::write_set::WriteSet;
 
-/// Entries at which a collection looks. A writer collects after sixteen entries of its own: twice as
-/// many, so that the number of stale ones falls.
+/// Entries at which a collection looks. A writer collects after sixteen entries of its own: twice
+/// as many, so that the number of stale ones falls.
 const SWEPT: usize = 32;
 
 /// A share of stale entries below which the next sweep of a session waits longer.
