@@ -465,10 +465,17 @@ pub(crate) fn keys(
             let (namespace, of) = (query.namespace, (query.tag, values));
             if !ctx.session().find_some(namespace, of, ENTRIES_MAX, each)? {
                 // Failures of the collection are reported by later writes.
-                let _ = ctx.session().collect_expired(COLLECTED_MAX);
+                let collected = ctx.session().collect_expired(COLLECTED_MAX);
+                let progress = match collected {
+                    Ok(collected) if collected.records != 0 => "are being collected: repeat",
+                    Ok(_) | Err(_) => {
+                        "cannot be collected here at present (those of a copy are deleted when \
+                         their owner collects them): wait, then repeat"
+                    }
+                };
                 return Err(ErrorReply::new(format!(
                     "BUSY most of more than {ENTRIES_MAX} records with this value have expired \
-                     and are being collected: repeat the command"
+                     and {progress} the command"
                 )));
             }
         }
