@@ -179,9 +179,11 @@ impl Member {
         Ok(false)
     }
 
-    /// The last chunk of the reserve is kept for the compaction of another one.
+    /// The last chunk of the reserve is kept for the compaction of another one, and for deletions:
+    /// they succeed although readers hold what the rest has lent.
     pub(crate) fn may_lend(&self, chunk: ChunkIndex) -> bool {
-        self.refusals.lent.is_compacting.get() || chunk.0 + 1 < self.map().chunks()
+        let known = &self.refusals.lent;
+        known.is_compacting.get() || known.is_deletion.get() || chunk.0 + 1 < self.map().chunks()
     }
 
     /// Takes memory of the reserve, if the operation may use it.

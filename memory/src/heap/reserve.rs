@@ -86,8 +86,21 @@ impl Member {
         }
         restored?;
         self.refusals.lent.is_growth.set(false);
+        self.refusals.lent.is_deletion.set(false);
         self.may_use_reserve.set(true);
         Ok(())
+    }
+
+    /// To be called in an operation that runs by [`Member::with_reserve`], if it only deletes
+    /// records: it may use what the reserve keeps for deletions. `deletes_only` is called if the
+    /// reserve is used.
+    ///
+    /// Cost: one load otherwise.
+    #[inline]
+    pub fn note_deletion(&self, deletes_only: impl FnOnce() -> bool) {
+        if self.may_use_reserve.get() {
+            self.refusals.lent.is_deletion.set(deletes_only());
+        }
     }
 
     /// After an operation found no room: true if it should run again without the reserve.
@@ -143,6 +156,7 @@ impl Member {
     fn end_reserve<T>(&self, repeated: Result<T>, full: FullRefusal) -> Result<T> {
         let FullRefusal { error: full, is_of_heap, .. } = full;
         self.may_use_reserve.set(false);
+        self.refusals.lent.is_deletion.set(false);
         self.after_full.set(AfterFull::Error);
         let is_refused = matches!(repeated, Err(Error::Full { .. }));
         let is_known = self.refusals.is_known.replace(false) && is_refused;

@@ -44,10 +44,10 @@ impl Member {
         // Chunks whose lock is busy come last: their holder may be stopped. So do closing ones.
         let mut no_pages = None;
         for skips_busy in [true, false] {
-            let reserve = match self.map().chunks() {
-                chunks if self.refusals.lent.is_compacting.get() => chunks,
-                // The last one is kept for compactions.
-                chunks if self.may_use_reserve.get() => chunks - 1,
+            let last = ChunkIndex(self.map().chunks() - 1);
+            let reserve = match last.0 {
+                last_one if self.may_lend(last) => last_one + 1,
+                last_one if self.may_use_reserve.get() => last_one,
                 _ => ordinary,
             };
             for chunks in [hint..ordinary, first..ordinary, ordinary..reserve] {

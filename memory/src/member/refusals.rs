@@ -98,6 +98,8 @@ pub(crate) struct LentRecords {
     pub(crate) is_due: Private<bool>,
     /// A chunk is compacted: the reserve lends its last chunk to that.
     pub(crate) is_compacting: Private<bool>,
+    /// The current operation only deletes: the reserve lends its last chunk to it.
+    pub(crate) is_deletion: Private<bool>,
     /// The units that must be lent before a chunk is compacted again.
     pub(crate) compacted_at: Private<u64>,
     /// The reserve got something back since the last operation that needed it began.

@@ -101,6 +101,7 @@ impl WriteSet<'_> {
         let member = &self.session.member;
         let done = member.with_reserve(|| {
             self.buffers.plan.accesses.clear();
+            member.note_deletion(|| self.deletes_only());
             match self.buffers.entries.len() {
                 1 if self.buffers.is_direct() => self.commit_one(),
                 _ => self.commit_many(),
@@ -110,6 +111,15 @@ impl WriteSet<'_> {
             self.session.member.free_pending()?;
         }
         done
+    }
+
+    /// True if each record that it writes is deleted, except those of indexes.
+    #[cold]
+    fn deletes_only(&self) -> bool {
+        let internal = self.session.internal.table.get();
+        let is_written =
+            |entry: &&TxnEntry| !entry.write.is_none() && Some(entry.table) != internal;
+        self.buffers.entries.iter().filter(is_written).all(|entry| entry.write.is_delete())
     }
 
     /// Commits one record on the path of a put, without an intent.

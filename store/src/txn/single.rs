@@ -131,16 +131,18 @@ impl Session {
     ) -> Result<Outcome> {
         // In a namespace that is logged, a deletion takes a cell of the log.
         let before = self.last_position.get();
-        let outcome =
-            match self.member.with_reserve(|| self.delete_direct(namespace, key, condition))? {
-                Some(outcome) => self.when_replicated(before, outcome)?,
-                None if namespace.kind() == Kind::Counters => {
-                    return self.delete_counted(namespace, key, condition);
-                }
-                None => self.change_in_txn(namespace, key, condition, |txn| {
-                    txn.delete(namespace, key).map(drop)
-                })?,
-            };
+        let outcome = match self.member.with_reserve(|| {
+            self.member.note_deletion(|| true);
+            self.delete_direct(namespace, key, condition)
+        })? {
+            Some(outcome) => self.when_replicated(before, outcome)?,
+            None if namespace.kind() == Kind::Counters => {
+                return self.delete_counted(namespace, key, condition);
+            }
+            None => self.change_in_txn(namespace, key, condition, |txn| {
+                txn.delete(namespace, key).map(drop)
+            })?,
+        };
         if matches!(outcome, Outcome::Refused { current: None }) {
             self.wait_unchanged(namespace.index)?;
         }

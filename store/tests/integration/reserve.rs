@@ -194,3 +194,37 @@ fn several_transactions_at_once_update_a_full_region() {
 fn several_sessions_at_once_update_a_full_region_with_tags() {
     update_at_once(&tagged(), true);
 }
+
+/// The reserve is used up by updates whose old versions a view holds. Its last chunk is kept for
+/// deletions, which need a few small cells each while the view holds the parts of indexes that they
+/// replace.
+#[test]
+fn records_are_deleted_although_a_view_has_used_the_reserve_up() {
+    const MOST: usize = 4000;
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &tagged()).unwrap();
+    let reader = region.session().unwrap();
+    let seen = reader.namespace("ue", &tagged()).unwrap();
+    let bytes = vec![7; MOST];
+    let put = |number: u32| {
+        let (guti, cell) = (number.to_be_bytes(), (number % 50).to_be_bytes());
+        let tags: &[(&str, &[u8])] = &[("guti", &guti), ("cell", &cell)];
+        let (key, value) = (key(number), &bytes[..size_of(number, MOST)]);
+        let metadata = Metadata { tags, expires_ms: 0 };
+        session.transact(|txn| txn.put_with_metadata(ns, &key, value, metadata))
+    };
+    let count = (0..1_000_000).take_while(|number| put(*number).is_ok()).count() as u32;
+    let view = reader.get(seen, &key(0)).unwrap().unwrap();
+    let mut numbers = Numbers::of(count / 2);
+    let refused = (0..20_000).filter(|_| put(numbers.next()).is_err()).count();
+    assert!(refused > 10_000, "the reserve is used up: {refused}");
+    for number in count / 2..count / 2 + 500 {
+        let deleted = session.transact(|txn| txn.delete(ns, &key(number)));
+        assert_eq!(deleted, Ok(true), "record {number} of {count}");
+    }
+    drop(view);
+    drop((session, reader, region));
+    clean(&folder.path);
+}
