@@ -64,7 +64,9 @@ pub const RENEWALS_PER_LEASE: u64 = 4;
 pub const PROPOSALS_PER_LEASE: u64 = 2;
 
 /// Leases without an owner before an operator's task gives a partition to a host: within one each
-/// member with a complete copy may report, and within another one its report is ordered.
+/// member with a complete copy may report, and within another one its report is ordered. While an
+/// operator prefers a host, members report up to [`YIELD_LEASES`] later, and so much longer a task
+/// waits.
 pub const FORCE_LEASES: u64 = 2;
 
 /// Leases for which an owner that is drained refuses writers while its log is replicated. Later

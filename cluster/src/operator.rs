@@ -13,7 +13,7 @@ use crate::command::Command;
 use crate::config::Lease;
 use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, ViewNumber};
-use crate::limits::{DRAIN_LEASES, FORCE_LEASES};
+use crate::limits::{DRAIN_LEASES, FORCE_LEASES, YIELD_LEASES};
 use crate::position::LogPosition;
 use crate::switches::Switch;
 use std::cmp::Ordering;
@@ -315,7 +315,8 @@ impl OperatorTask {
     }
 
     /// There is no owner, as this host knows since a time. One lease later no lease of the excluded
-    /// owner rests on what was ordered before; another one later complete copies are reported.
+    /// owner rests on what was ordered before; another one later complete copies are reported. While
+    /// a host is preferred, the others report without it only after [`YIELD_LEASES`].
     fn step_sealing(
         &self,
         (since, now): (Monotonic, Monotonic),
@@ -326,8 +327,8 @@ impl OperatorTask {
             return OperatorStep::Wait(OperatorWait::Reports);
         };
         let is_off = group.switches.is_off(Switch::ReportAfterRenewal);
-        let have_passed =
-            |leases: u64| is_off || now >= since.plus(leases * self.lease.promise_ns());
+        let leases = FORCE_LEASES + group.preferred().map_or(0, |_| YIELD_LEASES);
+        let have_passed = is_off || now >= since.plus(leases * self.lease.promise_ns());
         match self.goal {
             OperatorGoal::Drain | OperatorGoal::DrainTo(_) if self.began_sealing => {
                 OperatorStep::Refused(OperatorRefusal::NoOwner)
@@ -346,9 +347,7 @@ impl OperatorTask {
             OperatorGoal::ForceNew(host) if reports.contains_key(&host) => {
                 OperatorStep::Refused(OperatorRefusal::HasCopy(host))
             }
-            OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_)
-                if !have_passed(FORCE_LEASES) =>
-            {
+            OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_) if !have_passed => {
                 OperatorStep::Wait(OperatorWait::Lease)
             }
             OperatorGoal::AcceptLoss(host) => match longer_report(reports, host) {

@@ -4,7 +4,7 @@
 use crate::fixture::{PARTITION, evict, held, report, whole};
 use std::collections::BTreeMap;
 
-use nearstate_cluster::limits::{DRAIN_LEASES, YIELD_LEASES};
+use nearstate_cluster::limits::{DRAIN_LEASES, FORCE_LEASES, YIELD_LEASES};
 use nearstate_cluster::{
     Applied, ClusterLevel, ClusterState, Command, CommandRefusal, CopyState, Effects, GroupState,
     Host, HostEffect, HostId, HostInput, Lease, MemberRecord, Monotonic, OperatorGoal,
@@ -132,6 +132,30 @@ fn members_wait_some_time_for_the_report_of_the_named_host() {
     state.apply(&hand_over(1, C));
     state.apply(&report(2, 3, held(1, 8)));
     assert_eq!(reports_at(B, &state), Some(without));
+}
+
+/// Of the members that yield to the preferred host, each one with a longer copy has reported then.
+#[test]
+fn an_operator_decides_only_when_the_members_that_yield_may_have_reported() {
+    let mut state = ready(3, 2);
+    state.apply(&hand_over(1, C));
+    let (partition, view) = (PARTITION, ViewNumber(2));
+    let mut reported = state.clone();
+    reported.apply(&report(2, 3, held(1, 7)));
+    let last = FORCE_LEASES + YIELD_LEASES;
+    assert_eq!(reports_at(B, &state), Some(last - FORCE_LEASES));
+    for (goal, state, command) in [
+        (OperatorGoal::AcceptLoss(C), &reported, Command::AcceptLoss { partition, view, host: C }),
+        (OperatorGoal::ForceNew(B), &state, Command::ForceNew { partition, view, host: B }),
+    ] {
+        let lease = Lease::from_ms(300).unwrap();
+        let mut task = OperatorTask::new(goal, group(state), lease, Monotonic(1_000));
+        for leases in 0..last {
+            let wait = OperatorStep::Wait(OperatorWait::Lease);
+            assert_eq!(step(&mut task, leases, state), wait, "{goal:?} after {leases} leases");
+        }
+        assert_eq!(step(&mut task, last, state), OperatorStep::Propose(command));
+    }
 }
 
 fn task(to: HostId, state: &ClusterState) -> OperatorTask {
