@@ -73,6 +73,10 @@ pub const FORCE_LEASES: u64 = 2;
 /// they are admitted again, and the command fails.
 pub const DRAIN_LEASES: u64 = 4;
 
+/// Leases for which writers that are refused wait for a host that is only preferred: one that lives
+/// catches up in one. Later the members choose.
+pub const PREFERENCE_LEASES: u64 = 1;
+
 /// Leases without a renewal after which an owner whose copy alone suffices counts as silent: then
 /// it has had no lease for one of them.
 pub const SILENT_RENEWAL_LEASES: u64 = 2;

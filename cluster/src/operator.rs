@@ -13,7 +13,7 @@ use crate::command::Command;
 use crate::config::Lease;
 use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, ViewNumber};
-use crate::limits::{DRAIN_LEASES, FORCE_LEASES, YIELD_LEASES};
+use crate::limits::{DRAIN_LEASES, FORCE_LEASES, PREFERENCE_LEASES, YIELD_LEASES};
 use crate::position::LogPosition;
 use crate::switches::Switch;
 use std::cmp::Ordering;
@@ -25,6 +25,8 @@ use std::fmt;
 pub enum OperatorGoal {
     /// Another member owns the partition.
     Drain,
+    /// The same, and this one if it can: it serves clients. If not, the members choose.
+    DrainPreferring(HostId),
     /// This member owns it, whose copy counts.
     DrainTo(HostId),
     /// This host owns it with what its copy has, whatever the others held.
@@ -37,7 +39,7 @@ impl OperatorGoal {
     /// Is the owner, which lives, drained?
     pub fn is_drain(self) -> bool {
         match self {
-            Self::Drain | Self::DrainTo(_) => true,
+            Self::Drain | Self::DrainPreferring(_) | Self::DrainTo(_) => true,
             Self::AcceptLoss(_) | Self::ForceNew(_) => false,
         }
     }
@@ -222,10 +224,13 @@ impl OperatorTask {
     ) -> OperatorStep {
         let exclude = Command::Exclude { partition: group.partition(), view: group.view() };
         let to = match self.goal {
-            OperatorGoal::Drain | OperatorGoal::DrainTo(_) if !group.can_replace_owner() => {
+            goal if goal.is_drain() && !group.can_replace_owner() => {
                 return OperatorStep::Refused(OperatorRefusal::NoOtherCopy(self.owner));
             }
             OperatorGoal::Drain => return self.step_draining(now, group, exclude),
+            OperatorGoal::DrainPreferring(to) => {
+                return self.step_draining_preferring(now, group, (to, exclude));
+            }
             OperatorGoal::DrainTo(to) => return self.step_draining_to(now, group, to),
             OperatorGoal::AcceptLoss(to) | OperatorGoal::ForceNew(to) => to,
         };
@@ -256,6 +261,32 @@ impl OperatorTask {
             OperatorStep::Wait(OperatorWait::Replication(missing))
         } else {
             OperatorStep::Refused(OperatorRefusal::NotReplicated(self.owner, missing))
+        }
+    }
+
+    /// The same. The preferred host is named if it can be the owner, is heard, and has everything
+    /// soon enough: writers wait.
+    fn step_draining_preferring(
+        &self,
+        now: Monotonic,
+        group: &GroupState,
+        (to, exclude): (HostId, Command),
+    ) -> OperatorStep {
+        let (partition, view) = (group.partition(), group.view());
+        let held = self.heard.get(&to).filter(|_| self.refused_target(group, to).is_none());
+        let (Some(held), Some(log)) = (held, self.log) else {
+            return self.step_draining(now, group, exclude);
+        };
+        let missing = log.tail.saturating_sub(*held);
+        let may_wait = now < log.since.plus(PREFERENCE_LEASES * self.lease.promise_ns());
+        match self.step_draining(now, group, exclude) {
+            OperatorStep::Propose(_) if missing == 0 => {
+                OperatorStep::Propose(Command::HandOver { partition, view, host: to })
+            }
+            OperatorStep::Propose(_) if may_wait => {
+                OperatorStep::Wait(OperatorWait::Target(to, missing))
+            }
+            step => step,
         }
     }
 
@@ -330,10 +361,10 @@ impl OperatorTask {
         let leases = FORCE_LEASES + group.preferred().map_or(0, |_| YIELD_LEASES);
         let have_passed = is_off || now >= since.plus(leases * self.lease.promise_ns());
         match self.goal {
-            OperatorGoal::Drain | OperatorGoal::DrainTo(_) if self.began_sealing => {
+            goal if goal.is_drain() && self.began_sealing => {
                 OperatorStep::Refused(OperatorRefusal::NoOwner)
             }
-            OperatorGoal::Drain | OperatorGoal::DrainTo(_) => {
+            OperatorGoal::Drain | OperatorGoal::DrainPreferring(_) | OperatorGoal::DrainTo(_) => {
                 OperatorStep::Wait(OperatorWait::Reports)
             }
             OperatorGoal::AcceptLoss(host) | OperatorGoal::ForceNew(host)
@@ -369,7 +400,7 @@ impl OperatorTask {
         let Some(owner) = group.owner() else { return OperatorStep::Wait(OperatorWait::Reports) };
         let is_by_decision = group.loss().is_some_and(|loss| loss.view == group.origin());
         let is_reached = match self.goal {
-            OperatorGoal::Drain => owner != self.owner,
+            OperatorGoal::Drain | OperatorGoal::DrainPreferring(_) => owner != self.owner,
             OperatorGoal::DrainTo(to) | OperatorGoal::AcceptLoss(to) => owner == to,
             OperatorGoal::ForceNew(to) => owner == to && is_by_decision,
         };

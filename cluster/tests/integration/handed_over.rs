@@ -4,7 +4,7 @@
 use crate::fixture::{PARTITION, evict, held, report, whole};
 use std::collections::BTreeMap;
 
-use nearstate_cluster::limits::{DRAIN_LEASES, FORCE_LEASES, YIELD_LEASES};
+use nearstate_cluster::limits::{DRAIN_LEASES, FORCE_LEASES, PREFERENCE_LEASES, YIELD_LEASES};
 use nearstate_cluster::{
     Applied, ClusterLevel, ClusterState, Command, CommandRefusal, CopyState, Effects, GroupState,
     Host, HostEffect, HostId, HostInput, Lease, MemberRecord, Monotonic, OperatorGoal,
@@ -261,4 +261,54 @@ fn a_hand_over_that_may_be_ordered_yet_ends_in_an_exclusion() {
     state.apply(&evict(group(&state).revision(), 3));
     let exclude = Command::Exclude { partition: PARTITION, view: ViewNumber(1) };
     assert_eq!(step(&mut drain, 1, &state), OperatorStep::Propose(exclude));
+}
+
+/// A drain without a name, of which C is preferred. Nothing is refused because of it.
+#[test]
+fn a_preferred_host_that_cannot_take_over_is_not_waited_for_long() {
+    let state = ready(3, 2);
+    let exclude = Command::Exclude { partition: PARTITION, view: ViewNumber(1) };
+    let preferring = |state: &ClusterState, heard: BTreeMap<HostId, u64>| {
+        let (goal, lease) = (OperatorGoal::DrainPreferring(C), Lease::from_ms(300).unwrap());
+        let mut drain = OperatorTask::new(goal, group(state), lease, Monotonic(1_000));
+        drain.members_heard(heard);
+        assert_eq!(step(&mut drain, 0, state), OperatorStep::Freeze);
+        drain.frozen(Monotonic(1_000), 7);
+        drain.replicated(7);
+        drain
+    };
+    let mut able = preferring(&state, all_at(7));
+    assert_eq!(step(&mut able, 0, &state), OperatorStep::Propose(hand_over(1, C)));
+    // It falls silent before that is ordered.
+    able.members_heard([(B, 7)].into());
+    assert_eq!(step(&mut able, 0, &state), OperatorStep::Propose(exclude));
+
+    let mut behind = preferring(&state, [(B, 7), (C, 3)].into());
+    let wait = OperatorStep::Wait(OperatorWait::Target(C, 4));
+    assert_eq!(step(&mut behind, 0, &state), wait);
+    assert_eq!(step(&mut behind, PREFERENCE_LEASES, &state), OperatorStep::Propose(exclude));
+
+    // One report suffices, and that of the preferred host is not heard.
+    let state = ready(3, 3);
+    let mut silent = preferring(&state, [(B, 7)].into());
+    assert_eq!(step(&mut silent, 0, &state), OperatorStep::Propose(exclude));
+
+    let mut evicted = ready(3, 2);
+    evicted.apply(&evict(group(&evicted).revision(), 3));
+    let mut uncounted = preferring(&evicted, all_at(7));
+    assert_eq!(step(&mut uncounted, 0, &evicted), OperatorStep::Propose(exclude));
+}
+
+#[test]
+fn a_drain_without_a_name_is_done_whichever_member_owns_the_partition() {
+    let mut state = ready(3, 2);
+    let (goal, lease) = (OperatorGoal::DrainPreferring(C), Lease::from_ms(300).unwrap());
+    let mut drain = OperatorTask::new(goal, group(&state), lease, Monotonic(1_000));
+    drain.members_heard(all_at(7));
+    assert_eq!(step(&mut drain, 0, &state), OperatorStep::Freeze);
+    state.apply(&hand_over(1, C));
+    state.apply(&report(2, 3, held(1, 6)));
+    state.apply(&report(2, 2, held(1, 7)));
+    let done = OperatorStep::Done { owner: B, is_by_decision: false };
+    assert_eq!(step(&mut drain, 2, &state), done);
 }

@@ -74,7 +74,7 @@ impl ClusterDriver {
         lease: Lease,
     ) -> Result<OperatorOutcome> {
         let copy = self.copy(partition).filter(|_| goal.0.is_drain());
-        self.require_level(goal.0)?;
+        let goal = (self.possible(goal.0)?, goal.1);
         let draining = copy.as_ref().map(|copy| &copy.is_draining);
         let claim = draining.map(DrainClaim::take).transpose()?;
         let mut held = None;
@@ -175,17 +175,25 @@ impl ClusterDriver {
         Err(Error::Backend { detail })
     }
 
-    /// A program that does not know a hand-over must not meet one.
-    fn require_level(&self, goal: OperatorGoal) -> Result<()> {
+    /// The goal at the present level: a program that does not know a hand-over must not meet one.
+    fn possible(&self, goal: OperatorGoal) -> Result<OperatorGoal> {
         let (level, needed) = (self.level(), ClusterLevel::HAND_OVERS);
-        if named(goal).is_none() || level >= needed {
-            return Ok(());
+        match goal {
+            OperatorGoal::DrainPreferring(_) if level < needed => Ok(OperatorGoal::Drain),
+            OperatorGoal::DrainTo(_) if level < needed => {
+                let detail = format!(
+                    "the cluster has level {level}, and level {needed} is needed to name the next \
+                     owner: run `nearstate cluster finalize`, or drain without a name. Nothing \
+                     has changed"
+                );
+                Err(Error::BadArgument { detail })
+            }
+            OperatorGoal::Drain
+            | OperatorGoal::DrainPreferring(_)
+            | OperatorGoal::DrainTo(_)
+            | OperatorGoal::AcceptLoss(_)
+            | OperatorGoal::ForceNew(_) => Ok(goal),
         }
-        let detail = format!(
-            "the cluster has level {level}, and level {needed} is needed to name the next owner: \
-             run `nearstate cluster finalize`, or drain without a name. Nothing has changed"
-        );
-        Err(Error::BadArgument { detail })
     }
 
     /// What the members of an owned partition have that have answered in the last lease.
@@ -210,10 +218,10 @@ impl ClusterDriver {
     }
 }
 
-/// The host to which an operator drains a partition.
+/// The host to which a partition is drained, if it can be.
 fn named(goal: OperatorGoal) -> Option<HostId> {
     match goal {
-        OperatorGoal::DrainTo(host) => Some(host),
+        OperatorGoal::DrainPreferring(host) | OperatorGoal::DrainTo(host) => Some(host),
         OperatorGoal::Drain | OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_) => None,
     }
 }

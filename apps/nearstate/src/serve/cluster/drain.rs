@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use nearstate_cluster::{ClusterLevel, GroupState, HostId, OperatorGoal};
+use nearstate_cluster::{GroupState, HostId, OperatorGoal};
 use serde_json::Value;
 
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
@@ -42,17 +42,13 @@ impl TakenPorts {
         Self(taken)
     }
 
-    /// The goal of a drain. The rules choose the first of the group's equal copies: if that host
-    /// could not serve clients and another one could, that one is named.
-    pub(super) fn goal(&self, group: &GroupState, level: ClusterLevel) -> OperatorGoal {
+    /// The host that a drain without a name prefers. The rules choose the first of the group's
+    /// equal copies: if that host could not serve clients and another one could, it is that one.
+    pub(super) fn preferred(&self, group: &GroupState) -> Option<HostId> {
         let mut able = group.group().iter().filter(|host| group.can_take_over(**host));
         let is_free = |host: &HostId| !self.0.contains_key(host);
-        match able.next() {
-            Some(first) if !is_free(first) && level >= ClusterLevel::HAND_OVERS => able
-                .find(|host| is_free(host))
-                .map_or(OperatorGoal::Drain, |host| OperatorGoal::DrainTo(*host)),
-            Some(_) | None => OperatorGoal::Drain,
-        }
+        let is_first_taken = able.next().is_some_and(|first| !is_free(first));
+        able.find(|host| is_first_taken && is_free(host)).copied()
     }
 
     /// What an operator must know of the new owner.
@@ -64,6 +60,20 @@ impl TakenPorts {
              address (NS-5010 says if it is needed), or drain {name}"
         ))
     }
+}
+
+/// The members have found an owner that is not the named one.
+pub(super) fn other_owner((own, partition): (&str, &str), (owner, to): (&str, &str)) -> String {
+    format!(
+        "{own} is drained; {owner} owns {partition}, not {to}: its copy was longer, or {to} was \
+         lost meanwhile. `nearstate cluster drain --host {owner} --to {to}` tries it again"
+    )
+}
+
+/// What a drain is to reach: the host that the operator has named, or one that is preferred.
+pub(super) fn goal(to: Option<HostId>, preferred: Option<HostId>) -> OperatorGoal {
+    let unnamed = preferred.map_or(OperatorGoal::Drain, OperatorGoal::DrainPreferring);
+    to.map_or(unnamed, OperatorGoal::DrainTo)
 }
 
 /// A port of a partition at which something answers on a host.
@@ -118,16 +128,32 @@ mod tests {
     fn a_host_whose_port_is_in_use_is_avoided_if_another_one_can_serve() {
         let file = ClusterFile::parse(GOOD).unwrap();
         let group = group(&file);
-        let goal = |hosts: &[u16]| taken(hosts).goal(&group, ClusterLevel::HAND_OVERS);
+        let preferred = |hosts: &[u16]| taken(hosts).preferred(&group);
         for hosts in [&[] as &[u16], &[3], &[2, 3]] {
-            assert_eq!(goal(hosts), OperatorGoal::Drain, "{hosts:?}");
+            assert_eq!(preferred(hosts), None, "{hosts:?}");
         }
-        assert_eq!(goal(&[2]), OperatorGoal::DrainTo(HostId(3)));
-        let before = taken(&[2]).goal(&group, ClusterLevel::RAISED_VIEWS);
-        assert_eq!(before, OperatorGoal::Drain);
+        assert_eq!(preferred(&[2]), Some(HostId(3)));
         assert_eq!(taken(&[2]).warning(&file, HostId(3)), None);
         let warning = taken(&[2]).warning(&file, HostId(2)).unwrap();
         assert!(warning.contains("127.0.0.1:6379"), "{warning}");
+    }
+
+    /// Also if nothing is known of the partition, as at a host without a copy.
+    #[test]
+    fn the_name_that_an_operator_gives_is_kept_and_a_preference_is_none() {
+        let (named, other) = (HostId(2), HostId(3));
+        for preferred in [None, Some(other)] {
+            assert_eq!(goal(Some(named), preferred), OperatorGoal::DrainTo(named));
+        }
+        assert_eq!(goal(None, Some(other)), OperatorGoal::DrainPreferring(other));
+        assert_eq!(goal(None, None), OperatorGoal::Drain);
+    }
+
+    #[test]
+    fn another_owner_than_the_named_one_is_told_with_what_is_done() {
+        let text = other_owner(("a", "amf"), ("b", "c"));
+        assert!(text.starts_with("a is drained; b owns amf, not c: "), "{text}");
+        assert!(text.contains("--host b --to c"), "{text}");
     }
 
     #[test]

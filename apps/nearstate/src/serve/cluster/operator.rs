@@ -162,13 +162,10 @@ impl OperatorContext {
         let file = &self.report.file;
         let of_file = file.partitions.iter().find(|of| of.id == partition);
         let (Some(of_file), Some(group)) = (of_file, self.driver.group(partition)) else {
-            return self.task(partition.0, OperatorGoal::Drain, false);
+            return self.task(partition.0, drain::goal(to, None), false);
         };
         let taken = TakenPorts::of((file, of_file), &group);
-        let goal = match to {
-            Some(to) => OperatorGoal::DrainTo(to),
-            None => taken.goal(&group, self.driver.level()),
-        };
+        let goal = drain::goal(to, taken.preferred(&group));
         if let Some(reason) = to.and_then(|to| drain::unable(file, &self.cluster_status(), to)) {
             return Err(invalid(reason));
         }
@@ -216,7 +213,9 @@ impl OperatorContext {
                 "owner": file.host_name(owner), "by_decision": is_by_decision,
                 "silent": compared.silent, "loss": self.loss(partition),
             })),
-            OperatorOutcome::Refused(refusal) => Err(invalid(explain(file, refusal))),
+            OperatorOutcome::Refused(refusal) => {
+                Err(invalid(self.explain((partition, goal), refusal)))
+            }
             OperatorOutcome::Late { wait, is_excluded } => {
                 let detail = late(file, wait, is_excluded);
                 let silent = self.unreported(partition);
@@ -228,6 +227,25 @@ impl OperatorContext {
                 };
                 Err(Error::Backend { detail })
             }
+        }
+    }
+
+    /// Why a task is not possible, and what to do.
+    fn explain(
+        &self,
+        (partition, goal): (PartitionId, OperatorGoal),
+        refusal: OperatorRefusal,
+    ) -> String {
+        let file = &self.report.file;
+        match (goal, refusal) {
+            (OperatorGoal::DrainTo(to), OperatorRefusal::OtherOwner(owner)) => {
+                let [owner, to] = [owner, to].map(|host| file.host_name(host));
+                drain::other_owner(
+                    (&self.report.host.name, &file.partition_name(partition)),
+                    (&owner, &to),
+                )
+            }
+            (_, refusal) => explain(file, refusal),
         }
     }
 
@@ -326,7 +344,9 @@ fn better_copy(
     (partition, goal): (PartitionId, OperatorGoal),
 ) -> Option<String> {
     let (to, is_anew) = match goal {
-        OperatorGoal::Drain | OperatorGoal::DrainTo(_) => return None,
+        OperatorGoal::Drain | OperatorGoal::DrainPreferring(_) | OperatorGoal::DrainTo(_) => {
+            return None;
+        }
         OperatorGoal::AcceptLoss(to) => (file.host_name(to), false),
         OperatorGoal::ForceNew(to) => (file.host_name(to), true),
     };
