@@ -73,6 +73,9 @@ impl ClusterDriver {
         goal: (OperatorGoal, bool),
         lease: Lease,
     ) -> Result<OperatorOutcome> {
+        if goal.0.is_drain() {
+            self.require_owned(partition)?;
+        }
         let copy = self.copy(partition).filter(|_| goal.0.is_drain());
         let goal = (self.possible(goal.0)?, goal.1);
         let draining = copy.as_ref().map(|copy| &copy.is_draining);
@@ -175,6 +178,13 @@ impl ClusterDriver {
         Err(Error::Backend { detail })
     }
 
+    /// Only the owner hears the members, so at another host a drain would be refused for a reason
+    /// that is not true. Without an owner the task says so.
+    fn require_owned(&self, partition: PartitionId) -> Result<()> {
+        let owner = self.known(partition).and_then(|(group, _)| group.owner());
+        if owner.is_none_or(|owner| owner == self.host) { Ok(()) } else { Err(not_owned()) }
+    }
+
     /// The goal at the present level: a program that does not know a hand-over must not meet one.
     fn possible(&self, goal: OperatorGoal) -> Result<OperatorGoal> {
         let (level, needed) = (self.level(), ClusterLevel::HAND_OVERS);
@@ -210,12 +220,14 @@ impl ClusterDriver {
             Some(copy) if group.owner() == Some(self.host) => {
                 Ok(HeldWriters { copy, view: group.view(), is_proposed: false })
             }
-            Some(_) | None => {
-                let detail = "another host owns the partition: drain that one".to_owned();
-                Err(Error::BadArgument { detail })
-            }
+            Some(_) | None => Err(not_owned()),
         }
     }
+}
+
+fn not_owned() -> Error {
+    let detail = "another host owns the partition: drain that one".to_owned();
+    Error::BadArgument { detail }
 }
 
 /// The host to which a partition is drained, if it can be.
