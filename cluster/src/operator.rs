@@ -77,6 +77,8 @@ pub enum OperatorWait {
     Reports,
     /// The report of this host.
     Report(HostId),
+    /// That the owner hears this host, which was silent for a lease.
+    Silent(HostId),
     /// That so many positions of the owner's log are replicated.
     Replication(u64),
     /// That the host, to which the owner is drained, has so many further positions of its log.
@@ -111,8 +113,10 @@ pub enum OperatorRefusal {
     NotCounted(HostId),
     /// The host is to leave the group.
     Leaving(HostId),
-    /// The owner does not hear the host.
+    /// The owner does not hear the host, without whose report no other owner would be found.
     Silent(HostId),
+    /// The owner does not hear the host that is to be the next one.
+    TargetSilent(HostId),
     /// The host did not have so many positions of the log of this owner, which refused writers, in
     /// time.
     Behind(HostId, u64),
@@ -251,16 +255,38 @@ impl OperatorTask {
     /// The owner is excluded when no commit that it has answered is on it alone.
     fn step_draining(&self, now: Monotonic, group: &GroupState, exclude: Command) -> OperatorStep {
         let Some(log) = self.log else {
-            let silent = self.silent_reporter(group).map(OperatorRefusal::Silent);
-            return silent.map_or(OperatorStep::Freeze, OperatorStep::Refused);
+            let Some(silent) = self.silent_reporter(group) else { return OperatorStep::Freeze };
+            return self.wait_before_freezing(now, silent, OperatorRefusal::Silent(silent));
         };
         let missing = log.tail.saturating_sub(log.replicated);
-        if missing == 0 {
-            OperatorStep::Propose(exclude)
-        } else if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
-            OperatorStep::Wait(OperatorWait::Replication(missing))
+        // What was proposed may be ordered, whatever is heard.
+        let silent = self.silent_reporter(group).filter(|_| !self.is_exclusion_proposed);
+        let (wait, refusal) = match (missing, silent) {
+            (0, None) => return OperatorStep::Propose(exclude),
+            (0, Some(host)) => (OperatorWait::Silent(host), OperatorRefusal::Silent(host)),
+            (missing, _) => (
+                OperatorWait::Replication(missing),
+                OperatorRefusal::NotReplicated(self.owner, missing),
+            ),
+        };
+        if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
+            OperatorStep::Wait(wait)
         } else {
-            OperatorStep::Refused(OperatorRefusal::NotReplicated(self.owner, missing))
+            OperatorStep::Refused(refusal)
+        }
+    }
+
+    /// A host that was not heard for one lease may only have missed it: it has another one.
+    fn wait_before_freezing(
+        &self,
+        now: Monotonic,
+        silent: HostId,
+        refusal: OperatorRefusal,
+    ) -> OperatorStep {
+        if now < self.began.plus(self.lease.promise_ns()) {
+            OperatorStep::Wait(OperatorWait::Silent(silent))
+        } else {
+            OperatorStep::Refused(refusal)
         }
     }
 
@@ -304,6 +330,9 @@ impl OperatorTask {
         }
         let hand_over = Command::HandOver { partition, view, host: to };
         let target = self.heard.get(&to).copied();
+        if target.is_none() && self.log.is_none() {
+            return self.wait_before_freezing(now, to, OperatorRefusal::TargetSilent(to));
+        }
         match (self.step_draining(now, group, hand_over), self.log) {
             (OperatorStep::Propose(_), Some(log))
                 if target < Some(log.tail) && !self.is_exclusion_proposed =>
@@ -312,7 +341,10 @@ impl OperatorTask {
                 if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
                     OperatorStep::Wait(OperatorWait::Target(to, missing))
                 } else {
-                    OperatorStep::Refused(OperatorRefusal::Behind(to, missing))
+                    OperatorStep::Refused(match target {
+                        Some(_) => OperatorRefusal::Behind(to, missing),
+                        None => OperatorRefusal::TargetSilent(to),
+                    })
                 }
             }
             (step, _) => step,
@@ -338,8 +370,6 @@ impl OperatorTask {
             Some(OperatorRefusal::NotCounted(to))
         } else if !group.can_take_over(to) {
             Some(OperatorRefusal::Leaving(to))
-        } else if !self.heard.contains_key(&to) && self.log.is_none() {
-            Some(OperatorRefusal::Silent(to))
         } else {
             None
         }
@@ -427,6 +457,7 @@ impl fmt::Display for OperatorWait {
             Self::Lease => write!(f, "the lease of the owner has not ended"),
             Self::Reports => write!(f, "too few members have reported"),
             Self::Report(host) => write!(f, "host {host} has not reported: its copy has gaps"),
+            Self::Silent(host) => write!(f, "host {host} is not heard"),
             Self::Replication(missing) => write!(f, "{missing} positions are not replicated"),
             Self::Target(host, missing) => write!(f, "host {host} lacks {missing} positions"),
         }

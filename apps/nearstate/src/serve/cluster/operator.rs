@@ -425,8 +425,13 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
         }
         OperatorRefusal::Silent(host) => format!(
             "the owner has not heard {} for a lease, without which no other owner would be found: \
-             start its node, or wait until cluster status does not count it any more. Nothing has \
-             changed",
+             start its node, or wait until cluster status does not count it any more. The owner \
+             stays, and writers are admitted",
+            name(host)
+        ),
+        OperatorRefusal::TargetSilent(host) => format!(
+            "the owner has not heard {} for a lease, so it cannot take over: start its node, or \
+             name another host. The owner stays, and writers are admitted",
             name(host)
         ),
         OperatorRefusal::Behind(host, missing) => format!(
@@ -443,6 +448,9 @@ fn late(file: &ClusterFile, wait: Option<OperatorWait>, is_excluded: bool) -> St
         None => "the membership has not applied it in time".to_owned(),
         Some(OperatorWait::Lease) => "the lease of the owner has not ended in time".to_owned(),
         Some(OperatorWait::Reports) => "too few members have reported in time".to_owned(),
+        Some(OperatorWait::Silent(host)) => {
+            format!("the owner has not heard {} in time", file.host_name(host))
+        }
         Some(OperatorWait::Replication(missing)) => {
             format!("{missing} positions of the owner's log were not replicated in time")
         }
