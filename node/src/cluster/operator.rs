@@ -252,7 +252,8 @@ fn undecided(outcome: Result<OperatorOutcome>) -> Error {
     let reason = outcome.err().map_or_else(String::new, |error| format!(": {error}"));
     let detail = format!(
         "the membership has not decided in time that the owner gives the partition away{reason}. \
-         It may do so later: writers are refused until it has, and the drain is completed then"
+         It may do so later, and writers are refused until it has: then another member takes over, \
+         or this host is the owner again if too few report"
     );
     Error::Backend { detail }
 }
@@ -289,6 +290,13 @@ impl Drop for DrainClaim<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_drain_that_is_not_decided_does_not_promise_another_owner() {
+        let error = undecided(Err(Error::Backend { detail: "no majority".to_owned() }));
+        let text = error.to_string();
+        assert!(text.contains("no majority") && text.contains("owner again if too few"), "{text}");
+    }
 
     #[test]
     fn a_second_drain_of_a_partition_is_refused_until_the_first_has_ended() {

@@ -152,8 +152,8 @@ alarms! {
          host, and restart its node: it joins again. Find what has removed the file (`NS-3027`).";
     DRAIN_UNDECIDED = "NS-5015" Critical "drain-undecided"
         "This host is drained, and the membership has not decided it. Writers are refused until it \
-         has: then another member takes over. Start a majority of the voters, or etcd. The detail \
-         says what is missing.";
+         has: then another member takes over, or this host is the owner again if too few report. \
+         Start a majority of the voters, or etcd. The detail says what is missing.";
     DIRECTORY_NEARLY_FULL = "NS-5016" Major "directory-nearly-full"
         "The file system of `cluster.directory` has little room left. When it is full, this host \
          neither votes nor learns decisions. Make room there: the detail says how much is left.";

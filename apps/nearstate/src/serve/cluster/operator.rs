@@ -164,11 +164,17 @@ impl OperatorContext {
         let (Some(of_file), Some(group)) = (of_file, self.driver.group(partition)) else {
             return self.task(partition.0, drain::goal(to, None), false);
         };
-        let taken = TakenPorts::of((file, of_file), &group);
-        let goal = drain::goal(to, taken.preferred(&group));
-        if let Some(reason) = to.and_then(|to| drain::unable(file, &self.cluster_status(), to)) {
+        if group.owner() != Some(self.report.host.id) {
+            return self.task(partition.0, drain::goal(to, None), false);
+        }
+        let statuses = self.cluster_status();
+        let refusal = to.and_then(|to| drain::unable(file, &statuses, (partition, to)));
+        if let Some(reason) = refusal.or_else(|| drain::too_few(file, &statuses, &group)) {
             return Err(invalid(reason));
         }
+        let taken = TakenPorts::of((file, of_file), &group);
+        let is_able = |host: &HostId| drain::unheard(file, &statuses, (partition, *host)).is_none();
+        let goal = drain::goal(to, taken.preferred(&group).filter(is_able));
         let mut done = self.task(partition.0, goal, false)?;
         let owner = done.get("owner").and_then(Value::as_str);
         let owner = file.hosts.iter().find(|host| owner == Some(&host.name));
@@ -385,17 +391,22 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
     let name = |host| file.host_name(host);
     match refusal {
         OperatorRefusal::NotInGroup(host) => {
-            format!("{} has no copy of the partition", name(host))
+            format!("{} has no copy of the partition: name a host that has one", name(host))
         }
         OperatorRefusal::LongerCopy(host, position) => longer_copy(&name(host), position),
-        OperatorRefusal::AlreadyOwner(host) => format!("{} owns the partition", name(host)),
+        OperatorRefusal::AlreadyOwner(host) => format!(
+            "{} owns the partition already: nothing to do, or name another host",
+            name(host)
+        ),
         OperatorRefusal::OwnerLives(host) => {
             format!("{} owns the partition and lives: stop its node first, or drain it", name(host))
         }
         OperatorRefusal::HasCopy(host) => {
             format!("{} has a complete copy, which is not discarded: use accept-loss", name(host))
         }
-        OperatorRefusal::NoOwner => "the partition has no owner at present".to_owned(),
+        OperatorRefusal::NoOwner => "the partition has no owner at present: wait until cluster \
+                                     status shows one. NS-5001 says what is missing"
+            .to_owned(),
         OperatorRefusal::NoOtherCopy(host) => format!(
             "too few copies beside that of {} are complete, so no member could take over: start \
              the nodes of the other hosts, and wait until cluster status counts them",
@@ -465,4 +476,27 @@ fn late(file: &ClusterFile, wait: Option<OperatorWait>, is_excluded: bool) -> St
         ),
     };
     if is_excluded { format!("{what}. The partition has no owner now") } else { what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::file::tests::GOOD;
+
+    #[test]
+    fn a_refusal_says_what_to_do_and_a_silent_target_is_not_a_missing_report() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let host = HostId(2);
+        for (refusal, advice) in [
+            (OperatorRefusal::NotInGroup(host), "name a host"),
+            (OperatorRefusal::AlreadyOwner(host), "name another host"),
+            (OperatorRefusal::NoOwner, "wait until"),
+            (OperatorRefusal::TargetSilent(host), "start its node, or name another host"),
+        ] {
+            let text = explain(&file, refusal);
+            assert!(text.contains(advice) && !text.contains("no other owner"), "{text}");
+        }
+        let text = explain(&file, OperatorRefusal::Silent(host));
+        assert!(text.contains("no other owner would be found"), "{text}");
+    }
 }
