@@ -419,6 +419,7 @@ pub(crate) mod tests {
             loss: None,
             bytes_free: 50,
             file_system_bytes_free: None,
+            is_file_system_known: true,
             bytes_max: 100,
             members: vec![member(2), member(3)],
         };
