@@ -35,6 +35,9 @@ const REQUESTS_MAX: usize = 16;
 /// The engine in which hosts of the file vote.
 pub(super) const RAFT: &str = "raft";
 
+/// The time after which a drain looks again at a host that could not report: some elections.
+const SECOND_LOOK: Duration = Duration::from_secs(2);
+
 /// How often alarms are looked for.
 const ALARM_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -164,12 +167,20 @@ impl OperatorContext {
         let (Some(of_file), Some(group)) = (of_file, self.driver.group(partition)) else {
             return self.task(partition.0, drain::goal(to, None), false);
         };
-        if group.owner() != Some(self.report.host.id) {
+        if group.owner() != Some(self.report.host.id) || to == group.owner() {
             return self.task(partition.0, drain::goal(to, None), false);
         }
-        let statuses = self.cluster_status();
-        let refusal = to.and_then(|to| drain::unable(file, &statuses, (partition, to)));
-        if let Some(reason) = refusal.or_else(|| drain::too_few(file, &statuses, &group)) {
+        let refused = |statuses: &Value| {
+            let refusal = to.and_then(|to| drain::unable(file, statuses, (partition, to)));
+            refusal.or_else(|| drain::too_few(file, statuses, &group))
+        };
+        let mut statuses = self.cluster_status();
+        if refused(&statuses).is_some() {
+            // A host that has just started, or has lost its leader, may know the next one soon.
+            std::thread::park_timeout(SECOND_LOOK);
+            statuses = self.cluster_status();
+        }
+        if let Some(reason) = refused(&statuses) {
             return Err(invalid(reason));
         }
         let taken = TakenPorts::of((file, of_file), &group);
