@@ -64,12 +64,18 @@ pub const RENEWALS_PER_LEASE: u64 = 4;
 pub const PROPOSALS_PER_LEASE: u64 = 2;
 
 /// Leases without an owner before an operator's task gives a partition to a host: within one each
-/// member with a complete copy may report, and within another one its report is ordered.
+/// member with a complete copy may report, and within another one its report is ordered. While an
+/// operator prefers a host, members report up to [`YIELD_LEASES`] later, and so much longer a task
+/// waits.
 pub const FORCE_LEASES: u64 = 2;
 
 /// Leases for which an owner that is drained refuses writers while its log is replicated. Later
 /// they are admitted again, and the command fails.
 pub const DRAIN_LEASES: u64 = 4;
+
+/// Leases for which writers that are refused wait for a host that is only preferred: one that lives
+/// catches up in one. Later the members choose.
+pub const PREFERENCE_LEASES: u64 = 1;
 
 /// Leases without a renewal after which an owner whose copy alone suffices counts as silent: then
 /// it has had no lease for one of them.

@@ -13,7 +13,7 @@ use crate::command::Command;
 use crate::config::Lease;
 use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, ViewNumber};
-use crate::limits::{DRAIN_LEASES, FORCE_LEASES};
+use crate::limits::{DRAIN_LEASES, FORCE_LEASES, PREFERENCE_LEASES, YIELD_LEASES};
 use crate::position::LogPosition;
 use crate::switches::Switch;
 use std::cmp::Ordering;
@@ -25,6 +25,8 @@ use std::fmt;
 pub enum OperatorGoal {
     /// Another member owns the partition.
     Drain,
+    /// The same, and this one if it can: it serves clients. If not, the members choose.
+    DrainPreferring(HostId),
     /// This member owns it, whose copy counts.
     DrainTo(HostId),
     /// This host owns it with what its copy has, whatever the others held.
@@ -37,7 +39,7 @@ impl OperatorGoal {
     /// Is the owner, which lives, drained?
     pub fn is_drain(self) -> bool {
         match self {
-            Self::Drain | Self::DrainTo(_) => true,
+            Self::Drain | Self::DrainPreferring(_) | Self::DrainTo(_) => true,
             Self::AcceptLoss(_) | Self::ForceNew(_) => false,
         }
     }
@@ -75,6 +77,8 @@ pub enum OperatorWait {
     Reports,
     /// The report of this host.
     Report(HostId),
+    /// That the owner hears this host, which was silent for a lease.
+    Silent(HostId),
     /// That so many positions of the owner's log are replicated.
     Replication(u64),
     /// That the host, to which the owner is drained, has so many further positions of its log.
@@ -109,8 +113,10 @@ pub enum OperatorRefusal {
     NotCounted(HostId),
     /// The host is to leave the group.
     Leaving(HostId),
-    /// The owner does not hear the host.
+    /// The owner does not hear the host, without whose report no other owner would be found.
     Silent(HostId),
+    /// The owner does not hear the host that is to be the next one.
+    TargetSilent(HostId),
     /// The host did not have so many positions of the log of this owner, which refused writers, in
     /// time.
     Behind(HostId, u64),
@@ -222,10 +228,13 @@ impl OperatorTask {
     ) -> OperatorStep {
         let exclude = Command::Exclude { partition: group.partition(), view: group.view() };
         let to = match self.goal {
-            OperatorGoal::Drain | OperatorGoal::DrainTo(_) if !group.can_replace_owner() => {
+            goal if goal.is_drain() && !group.can_replace_owner() => {
                 return OperatorStep::Refused(OperatorRefusal::NoOtherCopy(self.owner));
             }
             OperatorGoal::Drain => return self.step_draining(now, group, exclude),
+            OperatorGoal::DrainPreferring(to) => {
+                return self.step_draining_preferring(now, group, (to, exclude));
+            }
             OperatorGoal::DrainTo(to) => return self.step_draining_to(now, group, to),
             OperatorGoal::AcceptLoss(to) | OperatorGoal::ForceNew(to) => to,
         };
@@ -246,16 +255,64 @@ impl OperatorTask {
     /// The owner is excluded when no commit that it has answered is on it alone.
     fn step_draining(&self, now: Monotonic, group: &GroupState, exclude: Command) -> OperatorStep {
         let Some(log) = self.log else {
-            let silent = self.silent_reporter(group).map(OperatorRefusal::Silent);
-            return silent.map_or(OperatorStep::Freeze, OperatorStep::Refused);
+            let Some(silent) = self.silent_reporter(group) else { return OperatorStep::Freeze };
+            return self.wait_before_freezing(now, silent, OperatorRefusal::Silent(silent));
         };
         let missing = log.tail.saturating_sub(log.replicated);
-        if missing == 0 {
-            OperatorStep::Propose(exclude)
-        } else if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
-            OperatorStep::Wait(OperatorWait::Replication(missing))
+        // What was proposed may be ordered, whatever is heard.
+        let silent = self.silent_reporter(group).filter(|_| !self.is_exclusion_proposed);
+        let (wait, refusal) = match (missing, silent) {
+            (0, None) => return OperatorStep::Propose(exclude),
+            (0, Some(host)) => (OperatorWait::Silent(host), OperatorRefusal::Silent(host)),
+            (missing, _) => (
+                OperatorWait::Replication(missing),
+                OperatorRefusal::NotReplicated(self.owner, missing),
+            ),
+        };
+        if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
+            OperatorStep::Wait(wait)
         } else {
-            OperatorStep::Refused(OperatorRefusal::NotReplicated(self.owner, missing))
+            OperatorStep::Refused(refusal)
+        }
+    }
+
+    /// A host that was not heard for one lease may only have missed it: it has another one.
+    fn wait_before_freezing(
+        &self,
+        now: Monotonic,
+        silent: HostId,
+        refusal: OperatorRefusal,
+    ) -> OperatorStep {
+        if now < self.began.plus(self.lease.promise_ns()) {
+            OperatorStep::Wait(OperatorWait::Silent(silent))
+        } else {
+            OperatorStep::Refused(refusal)
+        }
+    }
+
+    /// The same. The preferred host is named if it can be the owner, is heard, and has everything
+    /// soon enough: writers wait.
+    fn step_draining_preferring(
+        &self,
+        now: Monotonic,
+        group: &GroupState,
+        (to, exclude): (HostId, Command),
+    ) -> OperatorStep {
+        let (partition, view) = (group.partition(), group.view());
+        let held = self.heard.get(&to).filter(|_| self.refused_target(group, to).is_none());
+        let (Some(held), Some(log)) = (held, self.log) else {
+            return self.step_draining(now, group, exclude);
+        };
+        let missing = log.tail.saturating_sub(*held);
+        let may_wait = now < log.since.plus(PREFERENCE_LEASES * self.lease.promise_ns());
+        match self.step_draining(now, group, exclude) {
+            OperatorStep::Propose(_) if missing == 0 => {
+                OperatorStep::Propose(Command::HandOver { partition, view, host: to })
+            }
+            OperatorStep::Propose(_) if may_wait => {
+                OperatorStep::Wait(OperatorWait::Target(to, missing))
+            }
+            step => step,
         }
     }
 
@@ -273,6 +330,9 @@ impl OperatorTask {
         }
         let hand_over = Command::HandOver { partition, view, host: to };
         let target = self.heard.get(&to).copied();
+        if target.is_none() && self.log.is_none() {
+            return self.wait_before_freezing(now, to, OperatorRefusal::TargetSilent(to));
+        }
         match (self.step_draining(now, group, hand_over), self.log) {
             (OperatorStep::Propose(_), Some(log))
                 if target < Some(log.tail) && !self.is_exclusion_proposed =>
@@ -281,7 +341,10 @@ impl OperatorTask {
                 if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
                     OperatorStep::Wait(OperatorWait::Target(to, missing))
                 } else {
-                    OperatorStep::Refused(OperatorRefusal::Behind(to, missing))
+                    OperatorStep::Refused(match target {
+                        Some(_) => OperatorRefusal::Behind(to, missing),
+                        None => OperatorRefusal::TargetSilent(to),
+                    })
                 }
             }
             (step, _) => step,
@@ -307,15 +370,14 @@ impl OperatorTask {
             Some(OperatorRefusal::NotCounted(to))
         } else if !group.can_take_over(to) {
             Some(OperatorRefusal::Leaving(to))
-        } else if !self.heard.contains_key(&to) && self.log.is_none() {
-            Some(OperatorRefusal::Silent(to))
         } else {
             None
         }
     }
 
     /// There is no owner, as this host knows since a time. One lease later no lease of the excluded
-    /// owner rests on what was ordered before; another one later complete copies are reported.
+    /// owner rests on what was ordered before; another one later complete copies are reported. While
+    /// a host is preferred, the others report without it only after [`YIELD_LEASES`].
     fn step_sealing(
         &self,
         (since, now): (Monotonic, Monotonic),
@@ -326,13 +388,13 @@ impl OperatorTask {
             return OperatorStep::Wait(OperatorWait::Reports);
         };
         let is_off = group.switches.is_off(Switch::ReportAfterRenewal);
-        let have_passed =
-            |leases: u64| is_off || now >= since.plus(leases * self.lease.promise_ns());
+        let leases = FORCE_LEASES + group.preferred().map_or(0, |_| YIELD_LEASES);
+        let have_passed = is_off || now >= since.plus(leases * self.lease.promise_ns());
         match self.goal {
-            OperatorGoal::Drain | OperatorGoal::DrainTo(_) if self.began_sealing => {
+            goal if goal.is_drain() && self.began_sealing => {
                 OperatorStep::Refused(OperatorRefusal::NoOwner)
             }
-            OperatorGoal::Drain | OperatorGoal::DrainTo(_) => {
+            OperatorGoal::Drain | OperatorGoal::DrainPreferring(_) | OperatorGoal::DrainTo(_) => {
                 OperatorStep::Wait(OperatorWait::Reports)
             }
             OperatorGoal::AcceptLoss(host) | OperatorGoal::ForceNew(host)
@@ -346,9 +408,7 @@ impl OperatorTask {
             OperatorGoal::ForceNew(host) if reports.contains_key(&host) => {
                 OperatorStep::Refused(OperatorRefusal::HasCopy(host))
             }
-            OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_)
-                if !have_passed(FORCE_LEASES) =>
-            {
+            OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_) if !have_passed => {
                 OperatorStep::Wait(OperatorWait::Lease)
             }
             OperatorGoal::AcceptLoss(host) => match longer_report(reports, host) {
@@ -370,7 +430,7 @@ impl OperatorTask {
         let Some(owner) = group.owner() else { return OperatorStep::Wait(OperatorWait::Reports) };
         let is_by_decision = group.loss().is_some_and(|loss| loss.view == group.origin());
         let is_reached = match self.goal {
-            OperatorGoal::Drain => owner != self.owner,
+            OperatorGoal::Drain | OperatorGoal::DrainPreferring(_) => owner != self.owner,
             OperatorGoal::DrainTo(to) | OperatorGoal::AcceptLoss(to) => owner == to,
             OperatorGoal::ForceNew(to) => owner == to && is_by_decision,
         };
@@ -397,6 +457,7 @@ impl fmt::Display for OperatorWait {
             Self::Lease => write!(f, "the lease of the owner has not ended"),
             Self::Reports => write!(f, "too few members have reported"),
             Self::Report(host) => write!(f, "host {host} has not reported: its copy has gaps"),
+            Self::Silent(host) => write!(f, "host {host} is not heard"),
             Self::Replication(missing) => write!(f, "{missing} positions are not replicated"),
             Self::Target(host, missing) => write!(f, "host {host} lacks {missing} positions"),
         }

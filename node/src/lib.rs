@@ -26,6 +26,7 @@ mod watch_selector;
 mod receipt_thread;
 mod placement;
 mod limits;
+mod space_cache;
 mod space;
 pub mod process;
 pub mod executor;

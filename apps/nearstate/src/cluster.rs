@@ -466,8 +466,8 @@ fn drain(node: &NodeChoice, to: Option<&str>) -> Result<String> {
             if !items(copy, "full").any(|name| name.as_str() == Some(&to.name)) {
                 let partition = copy.get("partition").and_then(Value::as_str).unwrap_or("?");
                 let detail = format!(
-                    "{} has no copy of {partition} that counts (COUNTED in cluster status): \
-                     nothing has changed",
+                    "{} has no copy of {partition} that counts (COUNTED in cluster status): wait \
+                     until it has, or name another host. Nothing has changed",
                     to.name
                 );
                 return Err(Error::BadArgument { detail });

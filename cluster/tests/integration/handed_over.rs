@@ -4,7 +4,7 @@
 use crate::fixture::{PARTITION, evict, held, report, whole};
 use std::collections::BTreeMap;
 
-use nearstate_cluster::limits::{DRAIN_LEASES, YIELD_LEASES};
+use nearstate_cluster::limits::{DRAIN_LEASES, FORCE_LEASES, PREFERENCE_LEASES, YIELD_LEASES};
 use nearstate_cluster::{
     Applied, ClusterLevel, ClusterState, Command, CommandRefusal, CopyState, Effects, GroupState,
     Host, HostEffect, HostId, HostInput, Lease, MemberRecord, Monotonic, OperatorGoal,
@@ -134,6 +134,30 @@ fn members_wait_some_time_for_the_report_of_the_named_host() {
     assert_eq!(reports_at(B, &state), Some(without));
 }
 
+/// Of the members that yield to the preferred host, each one with a longer copy has reported then.
+#[test]
+fn an_operator_decides_only_when_the_members_that_yield_may_have_reported() {
+    let mut state = ready(3, 2);
+    state.apply(&hand_over(1, C));
+    let (partition, view) = (PARTITION, ViewNumber(2));
+    let mut reported = state.clone();
+    reported.apply(&report(2, 3, held(1, 7)));
+    let last = FORCE_LEASES + YIELD_LEASES;
+    assert_eq!(reports_at(B, &state), Some(last - FORCE_LEASES));
+    for (goal, state, command) in [
+        (OperatorGoal::AcceptLoss(C), &reported, Command::AcceptLoss { partition, view, host: C }),
+        (OperatorGoal::ForceNew(B), &state, Command::ForceNew { partition, view, host: B }),
+    ] {
+        let lease = Lease::from_ms(300).unwrap();
+        let mut task = OperatorTask::new(goal, group(state), lease, Monotonic(1_000));
+        for leases in 0..last {
+            let wait = OperatorStep::Wait(OperatorWait::Lease);
+            assert_eq!(step(&mut task, leases, state), wait, "{goal:?} after {leases} leases");
+        }
+        assert_eq!(step(&mut task, last, state), OperatorStep::Propose(command));
+    }
+}
+
 fn task(to: HostId, state: &ClusterState) -> OperatorTask {
     let lease = Lease::from_ms(300).unwrap();
     OperatorTask::new(OperatorGoal::DrainTo(to), group(state), lease, Monotonic(1_000))
@@ -165,8 +189,10 @@ fn a_drain_to_a_host_that_cannot_take_over_is_refused_before_writers_are() {
         assert_eq!(step(&mut task, 0, &state), OperatorStep::Refused(refusal));
     }
     let mut silent = task(B, &state);
-    let refused = OperatorStep::Refused(OperatorRefusal::Silent(B));
-    assert_eq!(step(&mut silent, 0, &state), refused);
+    // One lease may be missed.
+    assert_eq!(step(&mut silent, 0, &state), OperatorStep::Wait(OperatorWait::Silent(B)));
+    let refused = OperatorStep::Refused(OperatorRefusal::TargetSilent(B));
+    assert_eq!(step(&mut silent, 1, &state), refused);
     silent.members_heard(all_at(0));
     assert_eq!(step(&mut silent, 0, &state), OperatorStep::Freeze);
 }
@@ -179,7 +205,14 @@ fn a_drain_is_refused_while_a_member_whose_report_is_needed_is_silent() {
         let mut task =
             OperatorTask::new(OperatorGoal::Drain, group(state), lease, Monotonic(1_000));
         task.members_heard(heard.iter().map(|host| (HostId(*host), 8)).collect());
-        step(&mut task, 0, state)
+        let first = step(&mut task, 0, state);
+        match step(&mut task, 1, state) {
+            OperatorStep::Refused(OperatorRefusal::Silent(host)) => {
+                assert_eq!(first, OperatorStep::Wait(OperatorWait::Silent(host)));
+                OperatorStep::Refused(OperatorRefusal::Silent(host))
+            }
+            step => step,
+        }
     };
     let silent = |host| OperatorStep::Refused(OperatorRefusal::Silent(host));
     assert_eq!(drained(&ready(2, 2), &[]), silent(B));
@@ -237,4 +270,93 @@ fn a_hand_over_that_may_be_ordered_yet_ends_in_an_exclusion() {
     state.apply(&evict(group(&state).revision(), 3));
     let exclude = Command::Exclude { partition: PARTITION, view: ViewNumber(1) };
     assert_eq!(step(&mut drain, 1, &state), OperatorStep::Propose(exclude));
+}
+
+/// A drain without a name, of which C is preferred. Nothing is refused because of it.
+#[test]
+fn a_preferred_host_that_cannot_take_over_is_not_waited_for_long() {
+    let state = ready(3, 2);
+    let exclude = Command::Exclude { partition: PARTITION, view: ViewNumber(1) };
+    let preferring = |state: &ClusterState, heard: BTreeMap<HostId, u64>| {
+        let (goal, lease) = (OperatorGoal::DrainPreferring(C), Lease::from_ms(300).unwrap());
+        let mut drain = OperatorTask::new(goal, group(state), lease, Monotonic(1_000));
+        drain.members_heard(heard);
+        assert_eq!(step(&mut drain, 0, state), OperatorStep::Freeze);
+        drain.frozen(Monotonic(1_000), 7);
+        drain.replicated(7);
+        drain
+    };
+    let mut able = preferring(&state, all_at(7));
+    assert_eq!(step(&mut able, 0, &state), OperatorStep::Propose(hand_over(1, C)));
+    // It falls silent before that is ordered.
+    able.members_heard([(B, 7)].into());
+    assert_eq!(step(&mut able, 0, &state), OperatorStep::Propose(exclude));
+
+    let mut behind = preferring(&state, [(B, 7), (C, 3)].into());
+    let wait = OperatorStep::Wait(OperatorWait::Target(C, 4));
+    assert_eq!(step(&mut behind, 0, &state), wait);
+    assert_eq!(step(&mut behind, PREFERENCE_LEASES, &state), OperatorStep::Propose(exclude));
+
+    // One report suffices, and that of the preferred host is not heard.
+    let state = ready(3, 3);
+    let mut silent = preferring(&state, [(B, 7)].into());
+    assert_eq!(step(&mut silent, 0, &state), OperatorStep::Propose(exclude));
+
+    let mut evicted = ready(3, 2);
+    evicted.apply(&evict(group(&evicted).revision(), 3));
+    let mut uncounted = preferring(&evicted, all_at(7));
+    assert_eq!(step(&mut uncounted, 0, &evicted), OperatorStep::Propose(exclude));
+}
+
+#[test]
+fn a_drain_without_a_name_is_done_whichever_member_owns_the_partition() {
+    let mut state = ready(3, 2);
+    let (goal, lease) = (OperatorGoal::DrainPreferring(C), Lease::from_ms(300).unwrap());
+    let mut drain = OperatorTask::new(goal, group(&state), lease, Monotonic(1_000));
+    drain.members_heard(all_at(7));
+    assert_eq!(step(&mut drain, 0, &state), OperatorStep::Freeze);
+    state.apply(&hand_over(1, C));
+    state.apply(&report(2, 3, held(1, 6)));
+    state.apply(&report(2, 2, held(1, 7)));
+    let done = OperatorStep::Done { owner: B, is_by_decision: false };
+    assert_eq!(step(&mut drain, 2, &state), done);
+}
+
+/// A member may be lost while writers are refused: no other owner would be found then.
+#[test]
+fn a_member_that_falls_silent_while_writers_are_refused_is_waited_for_and_then_nothing_is_done() {
+    let state = ready(2, 2);
+    for (goal, refusal, waits) in [
+        (OperatorGoal::Drain, OperatorRefusal::Silent(B), OperatorWait::Silent(B)),
+        (OperatorGoal::DrainPreferring(B), OperatorRefusal::Silent(B), OperatorWait::Silent(B)),
+        (OperatorGoal::DrainTo(B), OperatorRefusal::Silent(B), OperatorWait::Silent(B)),
+    ] {
+        let lease = Lease::from_ms(300).unwrap();
+        let mut drain = OperatorTask::new(goal, group(&state), lease, Monotonic(1_000));
+        drain.members_heard(all_at(7));
+        assert_eq!(step(&mut drain, 0, &state), OperatorStep::Freeze);
+        drain.frozen(Monotonic(1_000), 7);
+        drain.replicated(7);
+        drain.members_heard(BTreeMap::new());
+        for leases in 1..DRAIN_LEASES {
+            assert_eq!(step(&mut drain, leases, &state), OperatorStep::Wait(waits), "{goal:?}");
+        }
+        let mut heard = drain.clone();
+        assert_eq!(step(&mut drain, DRAIN_LEASES, &state), OperatorStep::Refused(refusal));
+        heard.members_heard(all_at(7));
+        assert!(matches!(step(&mut heard, 3, &state), OperatorStep::Propose(_)));
+        // It may be ordered from now on.
+        heard.members_heard(BTreeMap::new());
+        assert!(matches!(step(&mut heard, 9, &state), OperatorStep::Propose(_)));
+    }
+    // Only the named host is silent.
+    let state = ready(3, 3);
+    let mut drain = task(C, &state);
+    drain.members_heard(all_at(7));
+    assert_eq!(step(&mut drain, 0, &state), OperatorStep::Freeze);
+    drain.frozen(Monotonic(1_000), 7);
+    drain.replicated(7);
+    drain.members_heard([(B, 7)].into());
+    let refused = OperatorStep::Refused(OperatorRefusal::TargetSilent(C));
+    assert_eq!(step(&mut drain, DRAIN_LEASES, &state), refused);
 }

@@ -24,8 +24,8 @@ const DECISION_MAX: Duration = Duration::from_secs(5);
 /// to a disk and one round trip; one that takes longer than this would hold writers as long.
 const PROBE_MAX: Duration = Duration::from_secs(2);
 
-/// A task takes one lease in which a living owner shows itself, two for the end of its lease and
-/// for reports, and an excluded owner returns after four.
+/// A task takes one lease in which a living owner shows itself, and two for the end of its lease and
+/// for reports, four if a host is preferred. An excluded owner returns after four.
 const TASK_LEASES: u32 = 8;
 
 /// How often the applied state is looked at.
@@ -73,8 +73,11 @@ impl ClusterDriver {
         goal: (OperatorGoal, bool),
         lease: Lease,
     ) -> Result<OperatorOutcome> {
+        if goal.0.is_drain() {
+            self.require_owned(partition)?;
+        }
         let copy = self.copy(partition).filter(|_| goal.0.is_drain());
-        self.require_level(goal.0)?;
+        let goal = (self.possible(goal.0)?, goal.1);
         let draining = copy.as_ref().map(|copy| &copy.is_draining);
         let claim = draining.map(DrainClaim::take).transpose()?;
         let mut held = None;
@@ -175,17 +178,32 @@ impl ClusterDriver {
         Err(Error::Backend { detail })
     }
 
-    /// A program that does not know a hand-over must not meet one.
-    fn require_level(&self, goal: OperatorGoal) -> Result<()> {
+    /// Only the owner hears the members, so at another host a drain would be refused for a reason
+    /// that is not true. Without an owner the task says so.
+    fn require_owned(&self, partition: PartitionId) -> Result<()> {
+        let owner = self.known(partition).and_then(|(group, _)| group.owner());
+        if owner.is_none_or(|owner| owner == self.host) { Ok(()) } else { Err(not_owned()) }
+    }
+
+    /// The goal at the present level: a program that does not know a hand-over must not meet one.
+    fn possible(&self, goal: OperatorGoal) -> Result<OperatorGoal> {
         let (level, needed) = (self.level(), ClusterLevel::HAND_OVERS);
-        if named(goal).is_none() || level >= needed {
-            return Ok(());
+        match goal {
+            OperatorGoal::DrainPreferring(_) if level < needed => Ok(OperatorGoal::Drain),
+            OperatorGoal::DrainTo(_) if level < needed => {
+                let detail = format!(
+                    "the cluster has level {level}, and level {needed} is needed to name the next \
+                     owner: run `nearstate cluster finalize`, or drain without a name. Nothing \
+                     has changed"
+                );
+                Err(Error::BadArgument { detail })
+            }
+            OperatorGoal::Drain
+            | OperatorGoal::DrainPreferring(_)
+            | OperatorGoal::DrainTo(_)
+            | OperatorGoal::AcceptLoss(_)
+            | OperatorGoal::ForceNew(_) => Ok(goal),
         }
-        let detail = format!(
-            "the cluster has level {level}, and level {needed} is needed to name the next owner: \
-             run `nearstate cluster finalize`, or drain without a name. Nothing has changed"
-        );
-        Err(Error::BadArgument { detail })
     }
 
     /// What the members of an owned partition have that have answered in the last lease.
@@ -202,18 +220,20 @@ impl ClusterDriver {
             Some(copy) if group.owner() == Some(self.host) => {
                 Ok(HeldWriters { copy, view: group.view(), is_proposed: false })
             }
-            Some(_) | None => {
-                let detail = "another host owns the partition: drain that one".to_owned();
-                Err(Error::BadArgument { detail })
-            }
+            Some(_) | None => Err(not_owned()),
         }
     }
 }
 
-/// The host to which an operator drains a partition.
+fn not_owned() -> Error {
+    let detail = "another host owns the partition: drain that one".to_owned();
+    Error::BadArgument { detail }
+}
+
+/// The host to which a partition is drained, if it can be.
 fn named(goal: OperatorGoal) -> Option<HostId> {
     match goal {
-        OperatorGoal::DrainTo(host) => Some(host),
+        OperatorGoal::DrainPreferring(host) | OperatorGoal::DrainTo(host) => Some(host),
         OperatorGoal::Drain | OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_) => None,
     }
 }
@@ -232,7 +252,8 @@ fn undecided(outcome: Result<OperatorOutcome>) -> Error {
     let reason = outcome.err().map_or_else(String::new, |error| format!(": {error}"));
     let detail = format!(
         "the membership has not decided in time that the owner gives the partition away{reason}. \
-         It may do so later: writers are refused until it has, and the drain is completed then"
+         It may do so later, and writers are refused until it has: then another member takes over, \
+         or this host is the owner again if too few report"
     );
     Error::Backend { detail }
 }
@@ -269,6 +290,13 @@ impl Drop for DrainClaim<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_drain_that_is_not_decided_does_not_promise_another_owner() {
+        let error = undecided(Err(Error::Backend { detail: "no majority".to_owned() }));
+        let text = error.to_string();
+        assert!(text.contains("no majority") && text.contains("owner again if too few"), "{text}");
+    }
 
     #[test]
     fn a_second_drain_of_a_partition_is_refused_until_the_first_has_ended() {

@@ -7,6 +7,7 @@ use nearstate_cluster::{
     ClusterLevel, CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRecord, MemberRole,
     Monotonic, PartitionId, ViewNumber,
 };
+use nearstate_model::Result;
 use nearstate_store::lease_clock;
 
 use crate::consensus::EngineStatus;
@@ -113,7 +114,8 @@ impl Published {
         });
         let memory = copy.memory().ok()?;
         let heap_free = memory.bytes_max.saturating_sub(memory.bytes_taken);
-        let room = room_for_pages(&memory.path);
+        let space = space_for_pages(&memory.path);
+        let room = space.as_ref().ok().and_then(|space| space.bytes_free);
         Some(CopyStatus {
             partition: partition.0,
             view: group.view().0,
@@ -157,17 +159,18 @@ impl Published {
             }),
             bytes_free: usable_bytes(heap_free, memory.bytes_without_pages, room),
             file_system_bytes_free: room.filter(|room| *room < memory.bytes_without_pages),
+            is_file_system_known: space.is_ok(),
             bytes_max: memory.bytes_max,
             members: members.collect(),
         })
     }
 }
 
-/// What the file system of a region has left. `None`: it has no limit, or does not tell. A file
-/// that was removed still gets pages of the file system of its directory.
-fn room_for_pages(path: &Path) -> Option<u64> {
-    let of_folder = |_| FileSystemSpace::of(path.parent().unwrap_or(path));
-    FileSystemSpace::of(path).or_else(of_folder).ok()?.bytes_free
+/// What the file system of a region has left, as it was measured last. A file that was removed still
+/// gets pages of the file system of its directory.
+fn space_for_pages(path: &Path) -> Result<FileSystemSpace> {
+    let of_folder = |_| FileSystemSpace::measured(path.parent().unwrap_or(path));
+    FileSystemSpace::measured(path).or_else(of_folder)
 }
 
 /// The members whose copies count. Behind a raised view none does, before an operator names one.

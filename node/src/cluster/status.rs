@@ -80,6 +80,9 @@ pub struct CopyStatus {
     /// What the file system of the region has left, if that is less than the pages that the heap
     /// has not got yet: then it is why [`bytes_free`](Self::bytes_free) is less than in the heap.
     pub file_system_bytes_free: Option<u64>,
+    /// False if the file system of the region was not measured in the last 5 s, or does not tell.
+    /// Then [`bytes_free`](Self::bytes_free) is what the heap has.
+    pub is_file_system_known: bool,
     /// The bytes that the heap of this copy can have.
     pub bytes_max: u64,
     /// The members, if this host is the owner.

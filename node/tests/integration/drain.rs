@@ -111,6 +111,22 @@ fn a_drained_owner_keeps_its_records_and_counts_again() {
     cluster.assert_equal(301);
 }
 
+/// It hears no members, and no silent one is the reason.
+#[test]
+fn a_drain_at_a_host_that_does_not_own_the_partition_names_that_as_the_reason() {
+    let cluster = DrivenCluster::start();
+    cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
+    assert_eq!(cluster.owner_with(&[1, 2, 3]), 1);
+    for goal in [OperatorGoal::Drain, OperatorGoal::DrainTo(HostId(2))] {
+        until("the state is applied", || {
+            let error = cluster.drain_with(3, goal).unwrap_err().to_string();
+            assert!(!error.contains("not heard"), "{error}");
+            error.contains("another host owns the partition")
+        });
+    }
+    assert_eq!(cluster.owner_with(&[1, 2, 3]), 1);
+}
+
 /// The second member would be the owner by the order of the group.
 #[test]
 fn an_owner_is_drained_to_the_member_that_an_operator_names() {

@@ -3,7 +3,7 @@
 //! An alarm is a condition of the status. It is raised when the condition begins to hold, and
 //! cleared when it ends, so no operator has to acknowledge one. Its id is stable.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use nearstate_cluster::{HostId, PartitionId};
@@ -152,8 +152,8 @@ alarms! {
          host, and restart its node: it joins again. Find what has removed the file (`NS-3027`).";
     DRAIN_UNDECIDED = "NS-5015" Critical "drain-undecided"
         "This host is drained, and the membership has not decided it. Writers are refused until it \
-         has: then another member takes over. Start a majority of the voters, or etcd. The detail \
-         says what is missing.";
+         has: then another member takes over, or this host is the owner again if too few report. \
+         Start a majority of the voters, or etcd. The detail says what is missing.";
     DIRECTORY_NEARLY_FULL = "NS-5016" Major "directory-nearly-full"
         "The file system of `cluster.directory` has little room left. When it is full, this host \
          neither votes nor learns decisions. Make room there: the detail says how much is left.";
@@ -179,6 +179,14 @@ pub(crate) struct Failures {
     pub(crate) clients: BTreeMap<PartitionId, String>,
     /// The files of copies that were removed or replaced.
     pub(crate) files: BTreeMap<PartitionId, String>,
+    /// The ids and subjects of the alarms that are raised.
+    pub(crate) raised: BTreeSet<(&'static str, String)>,
+}
+
+impl Failures {
+    fn is_raised(&self, kind: &AlarmKind, subject: &str) -> bool {
+        self.raised.iter().any(|(id, of)| *id == kind.id && of == subject)
+    }
 }
 
 /// The conditions that hold.
@@ -212,12 +220,16 @@ pub(crate) fn raised(
             let partition = file.partition_name(PartitionId(copy.partition));
             raise(DRAIN_UNDECIDED, partition, undecided(engine));
         }
-        if let Some(detail) = nearly_full(copy) {
-            raise(NEARLY_FULL, file.partition_name(PartitionId(copy.partition)), detail);
+        let partition = file.partition_name(PartitionId(copy.partition));
+        if let Some(detail) = nearly_full(copy, failures.is_raised(NEARLY_FULL, &partition)) {
+            raise(NEARLY_FULL, partition, detail);
         }
     }
-    if let Some(detail) = failures.directory.and_then(|space| resources::shortage(&space)) {
-        raise(DIRECTORY_NEARLY_FULL, file.host_name(own), detail);
+    let host = file.host_name(own);
+    let is_raised = failures.is_raised(DIRECTORY_NEARLY_FULL, &host);
+    let shortage = failures.directory.and_then(|space| resources::shortage(&space, is_raised));
+    if let Some(detail) = shortage {
+        raise(DIRECTORY_NEARLY_FULL, host, detail);
     }
     for (partition, reason) in &failures.copies {
         raise(COPY_FAILED, file.partition_name(*partition), reason.clone());
@@ -231,13 +243,14 @@ pub(crate) fn raised(
     all
 }
 
-/// How much of a copy's heap is free, if that is little.
-fn nearly_full(copy: &CopyStatus) -> Option<String> {
-    let percent = copy.bytes_free.saturating_mul(100).checked_div(copy.bytes_max)?;
+/// How much of a copy's heap is free, if that is little: some more if the alarm is raised.
+fn nearly_full(copy: &CopyStatus, is_raised: bool) -> Option<String> {
+    let per_mille = copy.bytes_free.saturating_mul(1000).checked_div(copy.bytes_max)?;
+    let part = if is_raised { resources::CLEARED_PERCENT } else { 100 };
     let why = copy.file_system_bytes_free.map_or_else(String::new, |bytes| {
         format!(": the file system of the region has {bytes} bytes left")
     });
-    (percent < FREE_PERCENT_MIN)
+    (per_mille < FREE_PERCENT_MIN * part / 10)
         .then(|| format!("{} of {} bytes are free{why}", copy.bytes_free, copy.bytes_max))
 }
 
@@ -377,216 +390,4 @@ impl AlarmList {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::cluster::file::tests::GOOD;
-    use nearstate_node::MemberStatus;
-    use std::collections::BTreeSet;
-
-    const GUIDE: &str = include_str!("../../../../docs/operate/cluster.md");
-
-    /// A status in which all is well.
-    pub(crate) fn healthy() -> ClusterStatus {
-        let member = |host| MemberStatus {
-            host: HostId(host),
-            position: Some(9),
-            silent_ms: 1,
-            lag_ms: Some(0),
-        };
-        let copy = CopyStatus {
-            partition: 1,
-            view: 1,
-            is_known: true,
-            owner: Some(HostId(1)),
-            excluded: None,
-            reports: Vec::new(),
-            reports_needed: 2,
-            is_degraded: false,
-            is_degraded_owner_silent: false,
-            is_drain_undecided: false,
-            view_seen: 1,
-            revision_seen: 1,
-            is_state_older: false,
-            is_complete: true,
-            group: [1, 2, 3].map(HostId).to_vec(),
-            full: [1, 2, 3].map(HostId).into(),
-            role: "owner",
-            lease_ms: 100,
-            origin: 1,
-            position: 9,
-            replicated: 9,
-            sealed: None,
-            loss: None,
-            bytes_free: 50,
-            file_system_bytes_free: None,
-            bytes_max: 100,
-            members: vec![member(2), member(3)],
-        };
-        let engine =
-            EngineStatus { leader: Some(1), voters: [1, 2, 3].into(), ..EngineStatus::default() };
-        ClusterStatus { engine, copies: vec![copy], ..ClusterStatus::default() }
-    }
-
-    fn ids(change: impl Fn(&mut ClusterStatus)) -> Vec<&'static str> {
-        let file = ClusterFile::parse(GOOD).unwrap();
-        let mut status = healthy();
-        change(&mut status);
-        let all = raised((&file, HostId(1)), &status, &Failures::default());
-        all.iter().map(|alarm| alarm.kind.id).collect()
-    }
-
-    #[test]
-    fn each_condition_raises_its_alarm() {
-        assert_eq!(ids(|_| ()), Vec::<&str>::new());
-        assert_eq!(ids(|status| status.copies[0].owner = None), ["NS-5001"]);
-        assert_eq!(ids(|status| status.copies[0].role = "fenced"), ["NS-5002"]);
-        let alone = |status: &mut ClusterStatus| status.copies[0].full = [HostId(1)].into();
-        assert_eq!(ids(alone), ["NS-5003", "NS-5004"]);
-        let two = |status: &mut ClusterStatus| {
-            status.copies[0].full.pop_last();
-        };
-        assert_eq!(ids(two), ["NS-5004"]);
-        let lag = |lag_ms| {
-            move |status: &mut ClusterStatus| {
-                status.copies[0].members[1].lag_ms = lag_ms;
-            }
-        };
-        assert_eq!(ids(lag(Some(1001))), ["NS-5005"]);
-        assert_eq!(ids(lag(None)), Vec::<&str>::new());
-        assert_eq!(ids(|status| status.engine.failure = Some("disk".to_owned())), ["NS-5006"]);
-        assert_eq!(ids(|status| status.engine.leader = None), ["NS-5007"]);
-        assert_eq!(ids(|status| status.copies[0].bytes_free = 10), Vec::<&str>::new());
-        assert_eq!(ids(|status| status.copies[0].bytes_free = 9), ["NS-5008"]);
-        assert_eq!(ids(|status| status.engine.voters = BTreeSet::new()), ["NS-5011"]);
-        let held = |status: &mut ClusterStatus| {
-            status.copies[0].role = "draining";
-            status.copies[0].is_drain_undecided = true;
-        };
-        assert_eq!(ids(held), ["NS-5015"]);
-        // After a start, or when the host was removed, the state that it has may be long past.
-        let unknown = |status: &mut ClusterStatus| {
-            status.copies[0].full = [HostId(1)].into();
-            status.copies[0].is_known = false;
-        };
-        assert_eq!(ids(unknown), Vec::<&str>::new());
-        let removed = |status: &mut ClusterStatus| {
-            status.engine.is_removed = true;
-            status.engine.leader = None;
-        };
-        assert_eq!(ids(removed), Vec::<&str>::new());
-        // Another host is the owner, and raises it.
-        let other = |status: &mut ClusterStatus| {
-            status.copies[0].owner = Some(HostId(2));
-            status.copies[0].full.pop_last();
-        };
-        assert_eq!(ids(other), Vec::<&str>::new());
-        // It raises nothing if its copy alone suffices and it is lost: this host does.
-        let lost = |status: &mut ClusterStatus| {
-            status.copies[0].owner = Some(HostId(2));
-            status.copies[0].is_degraded_owner_silent = true;
-        };
-        assert_eq!(ids(lost), ["NS-5013"]);
-    }
-
-    #[test]
-    fn a_failed_membership_with_etcd_names_its_endpoints() {
-        let etcd = "[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n[[partition]]";
-        let text = GOOD.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
-        let file = ClusterFile::parse(&text.replacen("[[partition]]", etcd, 1)).unwrap();
-        let mut status = healthy();
-        status.engine.failure = Some("no reply".to_owned());
-        let all = raised((&file, HostId(1)), &status, &Failures::default());
-        assert!(all[0].detail.contains("no reply (etcd.endpoints: "), "{}", all[0].detail);
-        assert!(all[0].detail.contains("127.0.0.1:2379"), "{}", all[0].detail);
-    }
-
-    #[test]
-    fn failures_raise_alarms_of_their_partition() {
-        let file = ClusterFile::parse(GOOD).unwrap();
-        let mut failures = Failures::default();
-        failures.copies.insert(PartitionId(1), "full".to_owned());
-        failures.clients.insert(PartitionId(1), "in use".to_owned());
-        let all = raised((&file, HostId(1)), &healthy(), &failures);
-        let all: Vec<_> = all.iter().map(|one| (one.kind.id, one.subject.as_str())).collect();
-        assert_eq!(all, [("NS-5009", "amf"), ("NS-5010", "amf")]);
-    }
-
-    #[test]
-    fn a_copy_whose_file_system_is_full_says_so() {
-        let mut copy = healthy().copies.remove(0);
-        copy.bytes_free = 9;
-        assert_eq!(nearly_full(&copy).unwrap(), "9 of 100 bytes are free");
-        copy.file_system_bytes_free = Some(4);
-        let detail = "9 of 100 bytes are free: the file system of the region has 4 bytes left";
-        assert_eq!(nearly_full(&copy).unwrap(), detail);
-        // It has less than the heap may need, and enough for now.
-        copy.bytes_free = 10;
-        assert_eq!(nearly_full(&copy), None);
-    }
-
-    #[test]
-    fn a_directory_without_room_raises_an_alarm_until_there_is_room() {
-        let file = ClusterFile::parse(GOOD).unwrap();
-        let raised_with = |bytes_free| {
-            let directory =
-                FileSystemSpace { bytes_free, bytes_max: 1 << 40, files_free: Some(1 << 20) };
-            let failures = Failures { directory: Some(directory), ..Failures::default() };
-            let all = raised((&file, HostId(1)), &healthy(), &failures);
-            all.iter().map(|one| (one.kind.id, one.subject.clone())).collect::<Vec<_>>()
-        };
-        assert_eq!(raised_with(Some(0)), [("NS-5016", file.host_name(HostId(1)))]);
-        assert_eq!(raised_with(Some(1 << 39)), []);
-    }
-
-    #[test]
-    fn a_failure_that_is_not_repeated_for_some_time_passes() {
-        let begin = Instant::now();
-        let at = |ms| begin + Duration::from_millis(ms);
-        let first = CopyFailure::after(None, at(0), "view 4 has ended");
-        let again = CopyFailure::after(Some(first), at(50), "view 4 has ended");
-        assert!(!again.stays());
-        let later = CopyFailure::after(Some(again.clone()), at(2000), "full");
-        assert!(later.stays() && later.reason == "full");
-        assert!(!again.is_over(at(5049)) && again.is_over(at(5050)));
-        // The next fail-over.
-        assert!(!CopyFailure::after(Some(again), at(60_000), "view 5 has ended").stays());
-    }
-
-    #[test]
-    fn an_alarm_is_raised_once_and_cleared_when_its_condition_ends() {
-        let mut list = AlarmList::default();
-        let alarm = |detail: &str| AlarmCondition {
-            kind: NO_OWNER,
-            subject: "amf".to_owned(),
-            detail: detail.to_owned(),
-        };
-        assert_eq!(list.update(10, vec![alarm("1")]), [AlarmChange::Raised(alarm("1"))]);
-        assert_eq!(list.update(20, vec![alarm("2")]), []);
-        let shown = list.to_json();
-        assert_eq!(shown[0]["state"], "raised");
-        assert_eq!((&shown[0]["raised_ms"], &shown[0]["detail"]), (&json!(10), &json!("2")));
-        assert_eq!(list.update(30, Vec::new()), [AlarmChange::Cleared(alarm("2"))]);
-        let shown = list.to_json();
-        assert_eq!((&shown[0]["state"], &shown[0]["cleared_ms"]), (&json!("cleared"), &json!(30)));
-        assert_eq!(list.active().count(), 0);
-        for at in 0..2 * CLEARED_MAX as u64 {
-            list.update(at, vec![alarm("3")]);
-            list.update(at, Vec::new());
-        }
-        assert_eq!(list.to_json().as_array().unwrap().len(), CLEARED_MAX);
-    }
-
-    #[test]
-    fn the_guide_has_every_alarm() {
-        for kind in ALL {
-            let row = format!(
-                "| `{}` | {} | `{}` | {} |",
-                kind.id,
-                kind.severity.name(),
-                kind.name,
-                kind.advice
-            );
-            assert!(GUIDE.contains(&row), "docs/operate/cluster.md lacks\n{row}");
-        }
-    }
-}
+pub(crate) mod tests;

@@ -100,22 +100,33 @@ const DIRECTORY_BYTES_FREE: u64 = 64 << 20;
 /// of its own, which no other program fills.
 const DIRECTORY_PERCENT_FREE: u64 = 10;
 
+/// A small file system needs at least this, or half of it if that is less: the part of it would be
+/// less than what the membership needs.
+const DIRECTORY_BYTES_LEAST: u64 = 8 << 20;
+
+/// An alarm about room that is raised is cleared at this part of its limit, in percent: what is
+/// written and removed around the limit would raise and clear it each time.
+pub(crate) const CLEARED_PERCENT: u64 = 125;
+
 /// Files that the file system must be able to create: log, vote and snapshot are each written as a
 /// new file first, and with etcd one more.
 const DIRECTORY_FILES_FREE: u64 = 16;
 
-/// What the file system of `cluster.directory` lacks. `None`: it has room.
-pub(crate) fn shortage(space: &FileSystemSpace) -> Option<String> {
-    let part = space.bytes_max / 100 * DIRECTORY_PERCENT_FREE;
-    let needed =
+/// What the file system of `cluster.directory` lacks. `None`: it has room. `is_raised`: the alarm
+/// is raised, and stays until there is some more.
+pub(crate) fn shortage(space: &FileSystemSpace, is_raised: bool) -> Option<String> {
+    let part = (space.bytes_max / 100 * DIRECTORY_PERCENT_FREE)
+        .max(DIRECTORY_BYTES_LEAST.min(space.bytes_max / 2));
+    let limit =
         if space.bytes_max == 0 { DIRECTORY_BYTES_FREE } else { part.min(DIRECTORY_BYTES_FREE) };
+    let percent = if is_raised { CLEARED_PERCENT } else { 100 };
+    let [needed, files_needed] = [limit, DIRECTORY_FILES_FREE].map(|limit| limit * percent / 100);
     let few_bytes = space.bytes_free.filter(|free| *free < needed);
     if let Some(free) = few_bytes {
         return Some(format!("{free} bytes are left, and {needed} should be"));
     }
-    let few_files = space.files_free.filter(|free| *free < DIRECTORY_FILES_FREE);
-    few_files
-        .map(|free| format!("{free} more files are possible, and {DIRECTORY_FILES_FREE} should be"))
+    let few_files = space.files_free.filter(|free| *free < files_needed);
+    few_files.map(|free| format!("{free} more files are possible, and {files_needed} should be"))
 }
 
 /// Whether the file system of the membership's directory has room.
@@ -126,7 +137,7 @@ pub(super) fn directory_space(file: &ClusterFile, host: &FileHost) -> Option<Che
     let shown = folder.display();
     Some(match FileSystemSpace::of(folder) {
         Err(error) => row(RowOutcome::Warning, error.to_string()),
-        Ok(space) => match (shortage(&space), space.bytes_free) {
+        Ok(space) => match (shortage(&space, false), space.bytes_free) {
             (Some(what), _) => {
                 let detail = format!(
                     "{shown}: {what}. When it is full, this host neither votes nor learns \
@@ -149,7 +160,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn is_short(bytes_free: Option<u64>, bytes_max: u64, files_free: Option<u64>) -> bool {
-        shortage(&FileSystemSpace { bytes_free, bytes_max, files_free }).is_some()
+        shortage(&FileSystemSpace { bytes_free, bytes_max, files_free }, false).is_some()
     }
 
     #[test]
@@ -160,9 +171,24 @@ mod tests {
         let small = 100 * MIB;
         assert!(!is_short(Some(10 * MIB), small, None));
         assert!(is_short(Some(10 * MIB - 1), small, None));
+        // A smaller one needs what the membership needs, or half of it.
+        assert!(!is_short(Some(8 * MIB), 20 * MIB, None));
+        assert!(is_short(Some(8 * MIB - 1), 20 * MIB, None));
+        assert!(!is_short(Some(2 * MIB), 4 * MIB, None));
+        assert!(is_short(Some(2 * MIB - 1), 4 * MIB, None));
         // The limit of a pool, and none of the mount.
         assert!(is_short(Some(64 * MIB - 1), 0, None));
         assert!(!is_short(None, 0, None));
+    }
+
+    #[test]
+    fn a_shortage_that_is_raised_ends_with_a_quarter_more() {
+        let of = |free: u64, files: u64, is_raised| {
+            let (bytes_free, files_free) = (Some(free * MIB), Some(files));
+            shortage(&FileSystemSpace { bytes_free, bytes_max: 0, files_free }, is_raised).is_some()
+        };
+        assert_eq!([of(64, 16, false), of(79, 20, true), of(80, 20, true)], [false, true, false]);
+        assert_eq!([of(80, 19, true), of(80, 19, false)], [true, false]);
     }
 
     #[test]
@@ -170,6 +196,6 @@ mod tests {
         assert!(!is_short(Some(64 * MIB), 0, Some(16)));
         assert!(is_short(Some(64 * MIB), 0, Some(15)));
         let space = FileSystemSpace { bytes_free: None, bytes_max: 0, files_free: Some(3) };
-        assert!(shortage(&space).unwrap().starts_with("3 more files are possible"));
+        assert!(shortage(&space, false).unwrap().starts_with("3 more files are possible"));
     }
 }

@@ -22,11 +22,13 @@ pub(crate) fn to_json(
     let outside = file.partitions.iter().filter(|partition| {
         !partition.group.contains(&host.id) && file.region_file(host, partition).exists()
     });
+    let directory = directory_space(file, host);
     json!({
         "cluster": file.name,
         "host": host.name,
         "applied": status.applied,
-        "directory_bytes_free": directory_space(file, host).and_then(|space| space.bytes_free),
+        "directory_bytes_free": directory.and_then(|space| space.bytes_free),
+        "directory_known": directory.is_some(),
         "regions_outside": outside.map(|partition| &partition.name).collect::<Vec<_>>(),
         "level": status.level.0,
         "level_highest": level::highest().0,
@@ -46,9 +48,10 @@ pub(crate) fn to_json(
     })
 }
 
-/// What the file system of the membership's directory has left. `None`: it does not tell.
+/// What the file system of the membership's directory has left, as it was measured last. `None`: it
+/// does not tell, or has not answered for 5 s.
 pub(crate) fn directory_space(file: &ClusterFile, host: &FileHost) -> Option<FileSystemSpace> {
-    FileSystemSpace::of(&file.directory(host)).ok()
+    FileSystemSpace::measured(&file.directory(host)).ok()
 }
 
 fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
@@ -92,6 +95,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         }),
         "bytes_free": copy.bytes_free,
         "file_system_bytes_free": copy.file_system_bytes_free,
+        "file_system_known": copy.is_file_system_known,
         "bytes_max": copy.bytes_max,
         "members": members.collect::<Vec<_>>(),
     })

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use nearstate_cluster::{ClusterLevel, GroupState, HostId, OperatorGoal};
+use nearstate_cluster::{GroupState, HostId, OperatorGoal, PartitionId};
 use serde_json::Value;
 
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
@@ -42,17 +42,13 @@ impl TakenPorts {
         Self(taken)
     }
 
-    /// The goal of a drain. The rules choose the first of the group's equal copies: if that host
-    /// could not serve clients and another one could, that one is named.
-    pub(super) fn goal(&self, group: &GroupState, level: ClusterLevel) -> OperatorGoal {
+    /// The host that a drain without a name prefers. The rules choose the first of the group's
+    /// equal copies: if that host could not serve clients and another one could, it is that one.
+    pub(super) fn preferred(&self, group: &GroupState) -> Option<HostId> {
         let mut able = group.group().iter().filter(|host| group.can_take_over(**host));
         let is_free = |host: &HostId| !self.0.contains_key(host);
-        match able.next() {
-            Some(first) if !is_free(first) && level >= ClusterLevel::HAND_OVERS => able
-                .find(|host| is_free(host))
-                .map_or(OperatorGoal::Drain, |host| OperatorGoal::DrainTo(*host)),
-            Some(_) | None => OperatorGoal::Drain,
-        }
+        let is_first_taken = able.next().is_some_and(|first| !is_free(first));
+        able.find(|host| is_first_taken && is_free(host)).copied()
     }
 
     /// What an operator must know of the new owner.
@@ -66,6 +62,20 @@ impl TakenPorts {
     }
 }
 
+/// The members have found an owner that is not the named one.
+pub(super) fn other_owner((own, partition): (&str, &str), (owner, to): (&str, &str)) -> String {
+    format!(
+        "{own} is drained; {owner} owns {partition}, not {to}: its copy was longer, or {to} was \
+         lost meanwhile. `nearstate cluster drain --host {owner} --to {to}` tries it again"
+    )
+}
+
+/// What a drain is to reach: the host that the operator has named, or one that is preferred.
+pub(super) fn goal(to: Option<HostId>, preferred: Option<HostId>) -> OperatorGoal {
+    let unnamed = preferred.map_or(OperatorGoal::Drain, OperatorGoal::DrainPreferring);
+    to.map_or(unnamed, OperatorGoal::DrainTo)
+}
+
 /// A port of a partition at which something answers on a host.
 fn taken_port(host: &FileHost, partition: &FilePartition) -> Option<SocketAddr> {
     let mut ports = std::iter::once(partition.port).chain(partition.ports.all());
@@ -75,13 +85,62 @@ fn taken_port(host: &FileHost, partition: &FilePartition) -> Option<SocketAddr> 
     })
 }
 
+/// What a host has said of itself, if it was asked.
+fn status_of<'s>(statuses: &'s Value, name: &str) -> Option<&'s Value> {
+    statuses.as_array().into_iter().flatten().find(|status| status["host"] == name)
+}
+
+/// Why a host that answers could not report its copy: the membership would not hear it.
+pub(super) fn unheard(
+    file: &ClusterFile,
+    statuses: &Value,
+    (partition, host): (PartitionId, HostId),
+) -> Option<String> {
+    let (name, partition) = (file.host_name(host), file.partition_name(partition));
+    let status = status_of(statuses, &name)?;
+    let membership = status.get("membership")?;
+    let is_unknown =
+        |copy: &Value| copy["partition"] == partition.as_str() && copy["known"] == false;
+    if let Some(failure) = membership["failure"].as_str() {
+        Some(format!("the membership has failed on {name} ({failure})"))
+    } else if membership.get("leader") == Some(&Value::Null) {
+        Some(format!("{name} knows no leader of the membership"))
+    } else if show::items(status, "partitions").any(is_unknown) {
+        Some(format!("{name} does not know the present state of {partition}"))
+    } else {
+        None
+    }
+}
+
+/// Why no other owner would be found: too few members could report.
+pub(super) fn too_few(file: &ClusterFile, statuses: &Value, group: &GroupState) -> Option<String> {
+    let others = group.full().iter().filter(|host| Some(**host) != group.owner());
+    let reasons: Vec<_> =
+        others.clone().map(|host| unheard(file, statuses, (group.partition(), *host))).collect();
+    let able = reasons.iter().filter(|reason| reason.is_none()).count();
+    let unable: Vec<String> = reasons.into_iter().flatten().collect();
+    (able < group.reports_needed() && !unable.is_empty()).then(|| {
+        format!(
+            "{}, and without its report no other owner would be found. `cluster alarms` says what \
+             to do. Nothing has changed",
+            unable.join("; ")
+        )
+    })
+}
+
 /// Why the host cannot take over, as the reports of all hosts say.
-pub(super) fn unable(file: &ClusterFile, statuses: &Value, to: HostId) -> Option<String> {
+pub(super) fn unable(
+    file: &ClusterFile,
+    statuses: &Value,
+    (partition, to): (PartitionId, HostId),
+) -> Option<String> {
     let name = file.host_name(to);
-    let mut hosts = statuses.as_array().into_iter().flatten();
-    let status = hosts.find(|status| status["host"] == name.as_str())?;
+    let status = status_of(statuses, &name)?;
     if let Some(reason) = status["unreachable"].as_str() {
         return Some(format!("{name} does not answer ({reason}): nothing has changed"));
+    }
+    if let Some(reason) = unheard(file, statuses, (partition, to)) {
+        return Some(format!("{reason}, so it cannot take over. Nothing has changed"));
     }
     let is_drained =
         |copy: &&Value| copy["role"] == "draining" || copy["drain_undecided"] == Value::Bool(true);
@@ -95,7 +154,7 @@ mod tests {
     use super::*;
     use crate::cluster::file::tests::GOOD;
     use nearstate_cluster::ClusterState;
-    use nearstate_cluster::{Command, PartitionId};
+    use nearstate_cluster::Command;
     use serde_json::json;
 
     /// All copies of the partition count, and the first host owns it.
@@ -118,16 +177,32 @@ mod tests {
     fn a_host_whose_port_is_in_use_is_avoided_if_another_one_can_serve() {
         let file = ClusterFile::parse(GOOD).unwrap();
         let group = group(&file);
-        let goal = |hosts: &[u16]| taken(hosts).goal(&group, ClusterLevel::HAND_OVERS);
+        let preferred = |hosts: &[u16]| taken(hosts).preferred(&group);
         for hosts in [&[] as &[u16], &[3], &[2, 3]] {
-            assert_eq!(goal(hosts), OperatorGoal::Drain, "{hosts:?}");
+            assert_eq!(preferred(hosts), None, "{hosts:?}");
         }
-        assert_eq!(goal(&[2]), OperatorGoal::DrainTo(HostId(3)));
-        let before = taken(&[2]).goal(&group, ClusterLevel::RAISED_VIEWS);
-        assert_eq!(before, OperatorGoal::Drain);
+        assert_eq!(preferred(&[2]), Some(HostId(3)));
         assert_eq!(taken(&[2]).warning(&file, HostId(3)), None);
         let warning = taken(&[2]).warning(&file, HostId(2)).unwrap();
         assert!(warning.contains("127.0.0.1:6379"), "{warning}");
+    }
+
+    /// Also if nothing is known of the partition, as at a host without a copy.
+    #[test]
+    fn the_name_that_an_operator_gives_is_kept_and_a_preference_is_none() {
+        let (named, other) = (HostId(2), HostId(3));
+        for preferred in [None, Some(other)] {
+            assert_eq!(goal(Some(named), preferred), OperatorGoal::DrainTo(named));
+        }
+        assert_eq!(goal(None, Some(other)), OperatorGoal::DrainPreferring(other));
+        assert_eq!(goal(None, None), OperatorGoal::Drain);
+    }
+
+    #[test]
+    fn another_owner_than_the_named_one_is_told_with_what_is_done() {
+        let text = other_owner(("a", "amf"), ("b", "c"));
+        assert!(text.starts_with("a is drained; b owns amf, not c: "), "{text}");
+        assert!(text.contains("--host b --to c"), "{text}");
     }
 
     #[test]
@@ -136,7 +211,7 @@ mod tests {
         let name = file.host_name(HostId(2));
         let with = |mut status: Value| {
             status["host"] = json!(name);
-            unable(&file, &json!([status]), HostId(2))
+            unable(&file, &json!([status]), (PartitionId(1), HostId(2)))
         };
         assert_eq!(with(json!({ "partitions": [{ "role": "owner" }] })), None);
         assert!(with(json!({ "unreachable": "no route" })).unwrap().contains("no route"));
@@ -144,5 +219,40 @@ mod tests {
         assert!(with(drained).unwrap().contains("of smf"));
         let undecided = json!({ "partitions": [{ "partition": "smf", "drain_undecided": true }] });
         assert!(with(undecided).unwrap().contains("of smf"));
+    }
+
+    /// A status of a host, whose membership is as given.
+    fn with_membership(file: &ClusterFile, host: u16, membership: &Value, known: bool) -> Value {
+        let partition = file.partition_name(PartitionId(1));
+        json!({
+            "host": file.host_name(HostId(host)),
+            "membership": membership,
+            "partitions": [{ "partition": partition, "role": "member", "known": known }],
+        })
+    }
+
+    #[test]
+    fn a_host_that_could_not_report_its_copy_cannot_take_over_and_counts_as_silent() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let group = group(&file);
+        let led = json!({ "leader": "a", "failure": null });
+        let healthy = with_membership(&file, 3, &led, true);
+        for (membership, known, reason) in [
+            (json!({ "leader": "a", "failure": "no disk" }), true, "no disk"),
+            (json!({ "leader": null, "failure": null }), true, "no leader"),
+            (led.clone(), false, "does not know the present state"),
+        ] {
+            let statuses = json!([with_membership(&file, 2, &membership, known), healthy]);
+            let to = (PartitionId(1), HostId(2));
+            let refusal = unable(&file, &statuses, to).unwrap();
+            assert!(refusal.contains(reason), "{refusal}");
+            assert_eq!(unable(&file, &statuses, (PartitionId(1), HostId(3))), None);
+            // Both others must report.
+            assert_eq!(group.reports_needed(), 2);
+            let refusal = too_few(&file, &statuses, &group).unwrap();
+            assert!(refusal.contains(reason), "{refusal}");
+        }
+        let statuses = json!([with_membership(&file, 2, &led, true), healthy]);
+        assert_eq!(too_few(&file, &statuses, &group), None);
     }
 }

@@ -131,7 +131,9 @@ impl HostEvents {
             let staying = inner.failed.iter().filter(|(_, failure)| failure.stays());
             let copies = staying.map(|(of, failure)| (*of, failure.reason.clone()));
             let (clients, files) = (inner.unserved.clone(), inner.files_gone.clone());
-            Failures { directory, copies: copies.collect(), clients, files }
+            let active = inner.alarms.active();
+            let raised = active.map(|(kind, subject)| (kind.id, subject.to_owned())).collect();
+            Failures { directory, copies: copies.collect(), clients, files, raised }
         };
         let holding = alarms::raised((file, host.id), now, &failures);
         let changes = self.lock().alarms.update(nearstate_store::now_ms_coarse(), holding);

@@ -35,6 +35,9 @@ const REQUESTS_MAX: usize = 16;
 /// The engine in which hosts of the file vote.
 pub(super) const RAFT: &str = "raft";
 
+/// The time after which a drain looks again at a host that could not report: some elections.
+const SECOND_LOOK: Duration = Duration::from_secs(2);
+
 /// How often alarms are looked for.
 const ALARM_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -162,16 +165,27 @@ impl OperatorContext {
         let file = &self.report.file;
         let of_file = file.partitions.iter().find(|of| of.id == partition);
         let (Some(of_file), Some(group)) = (of_file, self.driver.group(partition)) else {
-            return self.task(partition.0, OperatorGoal::Drain, false);
+            return self.task(partition.0, drain::goal(to, None), false);
         };
-        let taken = TakenPorts::of((file, of_file), &group);
-        let goal = match to {
-            Some(to) => OperatorGoal::DrainTo(to),
-            None => taken.goal(&group, self.driver.level()),
+        if group.owner() != Some(self.report.host.id) || to == group.owner() {
+            return self.task(partition.0, drain::goal(to, None), false);
+        }
+        let refused = |statuses: &Value| {
+            let refusal = to.and_then(|to| drain::unable(file, statuses, (partition, to)));
+            refusal.or_else(|| drain::too_few(file, statuses, &group))
         };
-        if let Some(reason) = to.and_then(|to| drain::unable(file, &self.cluster_status(), to)) {
+        let mut statuses = self.cluster_status();
+        if refused(&statuses).is_some() {
+            // A host that has just started, or has lost its leader, may know the next one soon.
+            std::thread::park_timeout(SECOND_LOOK);
+            statuses = self.cluster_status();
+        }
+        if let Some(reason) = refused(&statuses) {
             return Err(invalid(reason));
         }
+        let taken = TakenPorts::of((file, of_file), &group);
+        let is_able = |host: &HostId| drain::unheard(file, &statuses, (partition, *host)).is_none();
+        let goal = drain::goal(to, taken.preferred(&group).filter(is_able));
         let mut done = self.task(partition.0, goal, false)?;
         let owner = done.get("owner").and_then(Value::as_str);
         let owner = file.hosts.iter().find(|host| owner == Some(&host.name));
@@ -216,7 +230,9 @@ impl OperatorContext {
                 "owner": file.host_name(owner), "by_decision": is_by_decision,
                 "silent": compared.silent, "loss": self.loss(partition),
             })),
-            OperatorOutcome::Refused(refusal) => Err(invalid(explain(file, refusal))),
+            OperatorOutcome::Refused(refusal) => {
+                Err(invalid(self.explain((partition, goal), refusal)))
+            }
             OperatorOutcome::Late { wait, is_excluded } => {
                 let detail = late(file, wait, is_excluded);
                 let silent = self.unreported(partition);
@@ -228,6 +244,25 @@ impl OperatorContext {
                 };
                 Err(Error::Backend { detail })
             }
+        }
+    }
+
+    /// Why a task is not possible, and what to do.
+    fn explain(
+        &self,
+        (partition, goal): (PartitionId, OperatorGoal),
+        refusal: OperatorRefusal,
+    ) -> String {
+        let file = &self.report.file;
+        match (goal, refusal) {
+            (OperatorGoal::DrainTo(to), OperatorRefusal::OtherOwner(owner)) => {
+                let [owner, to] = [owner, to].map(|host| file.host_name(host));
+                drain::other_owner(
+                    (&self.report.host.name, &file.partition_name(partition)),
+                    (&owner, &to),
+                )
+            }
+            (_, refusal) => explain(file, refusal),
         }
     }
 
@@ -326,7 +361,9 @@ fn better_copy(
     (partition, goal): (PartitionId, OperatorGoal),
 ) -> Option<String> {
     let (to, is_anew) = match goal {
-        OperatorGoal::Drain | OperatorGoal::DrainTo(_) => return None,
+        OperatorGoal::Drain | OperatorGoal::DrainPreferring(_) | OperatorGoal::DrainTo(_) => {
+            return None;
+        }
         OperatorGoal::AcceptLoss(to) => (file.host_name(to), false),
         OperatorGoal::ForceNew(to) => (file.host_name(to), true),
     };
@@ -365,17 +402,22 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
     let name = |host| file.host_name(host);
     match refusal {
         OperatorRefusal::NotInGroup(host) => {
-            format!("{} has no copy of the partition", name(host))
+            format!("{} has no copy of the partition: name a host that has one", name(host))
         }
         OperatorRefusal::LongerCopy(host, position) => longer_copy(&name(host), position),
-        OperatorRefusal::AlreadyOwner(host) => format!("{} owns the partition", name(host)),
+        OperatorRefusal::AlreadyOwner(host) => format!(
+            "{} owns the partition already: nothing to do, or name another host",
+            name(host)
+        ),
         OperatorRefusal::OwnerLives(host) => {
             format!("{} owns the partition and lives: stop its node first, or drain it", name(host))
         }
         OperatorRefusal::HasCopy(host) => {
             format!("{} has a complete copy, which is not discarded: use accept-loss", name(host))
         }
-        OperatorRefusal::NoOwner => "the partition has no owner at present".to_owned(),
+        OperatorRefusal::NoOwner => "the partition has no owner at present: wait until cluster \
+                                     status shows one. NS-5001 says what is missing"
+            .to_owned(),
         OperatorRefusal::NoOtherCopy(host) => format!(
             "too few copies beside that of {} are complete, so no member could take over: start \
              the nodes of the other hosts, and wait until cluster status counts them",
@@ -405,8 +447,13 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
         }
         OperatorRefusal::Silent(host) => format!(
             "the owner has not heard {} for a lease, without which no other owner would be found: \
-             start its node, or wait until cluster status does not count it any more. Nothing has \
-             changed",
+             start its node, or wait until cluster status does not count it any more. The owner \
+             stays, and writers are admitted",
+            name(host)
+        ),
+        OperatorRefusal::TargetSilent(host) => format!(
+            "the owner has not heard {} for a lease, so it cannot take over: start its node, or \
+             name another host. The owner stays, and writers are admitted",
             name(host)
         ),
         OperatorRefusal::Behind(host, missing) => format!(
@@ -423,6 +470,9 @@ fn late(file: &ClusterFile, wait: Option<OperatorWait>, is_excluded: bool) -> St
         None => "the membership has not applied it in time".to_owned(),
         Some(OperatorWait::Lease) => "the lease of the owner has not ended in time".to_owned(),
         Some(OperatorWait::Reports) => "too few members have reported in time".to_owned(),
+        Some(OperatorWait::Silent(host)) => {
+            format!("the owner has not heard {} in time", file.host_name(host))
+        }
         Some(OperatorWait::Replication(missing)) => {
             format!("{missing} positions of the owner's log were not replicated in time")
         }
@@ -437,4 +487,27 @@ fn late(file: &ClusterFile, wait: Option<OperatorWait>, is_excluded: bool) -> St
         ),
     };
     if is_excluded { format!("{what}. The partition has no owner now") } else { what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::file::tests::GOOD;
+
+    #[test]
+    fn a_refusal_says_what_to_do_and_a_silent_target_is_not_a_missing_report() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let host = HostId(2);
+        for (refusal, advice) in [
+            (OperatorRefusal::NotInGroup(host), "name a host"),
+            (OperatorRefusal::AlreadyOwner(host), "name another host"),
+            (OperatorRefusal::NoOwner, "wait until"),
+            (OperatorRefusal::TargetSilent(host), "start its node, or name another host"),
+        ] {
+            let text = explain(&file, refusal);
+            assert!(text.contains(advice) && !text.contains("no other owner"), "{text}");
+        }
+        let text = explain(&file, OperatorRefusal::Silent(host));
+        assert!(text.contains("no other owner would be found"), "{text}");
+    }
 }
