@@ -305,15 +305,14 @@ impl OperatorTask {
         };
         let missing = log.tail.saturating_sub(*held);
         let may_wait = now < log.since.plus(PREFERENCE_LEASES * self.lease.promise_ns());
-        match self.step_draining(now, group, exclude) {
-            OperatorStep::Propose(_) if missing == 0 => {
-                OperatorStep::Propose(Command::HandOver { partition, view, host: to })
-            }
-            OperatorStep::Propose(_) if may_wait => {
-                OperatorStep::Wait(OperatorWait::Target(to, missing))
-            }
-            step => step,
+        let step = self.step_draining(now, group, exclude);
+        if !matches!(step, OperatorStep::Propose(_)) {
+            return step;
         }
+        if missing == 0 {
+            return OperatorStep::Propose(Command::HandOver { partition, view, host: to });
+        }
+        if may_wait { OperatorStep::Wait(OperatorWait::Target(to, missing)) } else { step }
     }
 
     /// The same, if the host that is named has everything, and can be the owner.
@@ -376,8 +375,8 @@ impl OperatorTask {
     }
 
     /// There is no owner, as this host knows since a time. One lease later no lease of the excluded
-    /// owner rests on what was ordered before; another one later complete copies are reported. While
-    /// a host is preferred, the others report without it only after [`YIELD_LEASES`].
+    /// owner rests on what was ordered before; another one later complete copies are reported.
+    /// While a host is preferred, the others report without it only after [`YIELD_LEASES`].
     fn step_sealing(
         &self,
         (since, now): (Monotonic, Monotonic),

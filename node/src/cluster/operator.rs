@@ -24,8 +24,8 @@ const DECISION_MAX: Duration = Duration::from_secs(5);
 /// to a disk and one round trip; one that takes longer than this would hold writers as long.
 const PROBE_MAX: Duration = Duration::from_secs(2);
 
-/// A task takes one lease in which a living owner shows itself, and two for the end of its lease and
-/// for reports, four if a host is preferred. An excluded owner returns after four.
+/// A task takes one lease in which a living owner shows itself, and two for the end of its lease
+/// and for reports, four if a host is preferred. An excluded owner returns after four.
 const TASK_LEASES: u32 = 8;
 
 /// How often the applied state is looked at.

@@ -166,8 +166,8 @@ impl Published {
     }
 }
 
-/// What the file system of a region has left, as it was measured last. A file that was removed still
-/// gets pages of the file system of its directory.
+/// What the file system of a region has left, as it was measured last. A file that was removed
+/// still gets pages of the file system of its directory.
 fn space_for_pages(path: &Path) -> Result<FileSystemSpace> {
     let of_folder = |_| FileSystemSpace::measured(path.parent().unwrap_or(path));
     FileSystemSpace::measured(path).or_else(of_folder)
