@@ -141,6 +141,8 @@ impl Member {
             return Ok(false);
         }
         self.may_use_reserve.set(false);
+        // The next run says it again. What is returned takes nothing of the last chunk.
+        known.is_deletion.set(false);
         let may_run = self.wait_and_return(&mut full.waits);
         self.may_use_reserve.set(true);
         if may_run == Ok(true) {

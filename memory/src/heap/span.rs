@@ -45,10 +45,12 @@ impl Member {
         let mut no_pages = None;
         for skips_busy in [true, false] {
             let last = ChunkIndex(self.map().chunks() - 1);
-            let reserve = match last.0 {
-                last_one if self.may_lend(last) => last_one + 1,
-                last_one if self.may_use_reserve.get() => last_one,
-                _ => ordinary,
+            let reserve = if !self.may_use_reserve.get() {
+                ordinary
+            } else if self.may_lend(last) {
+                last.0 + 1
+            } else {
+                last.0
             };
             for chunks in [hint..ordinary, first..ordinary, ordinary..reserve] {
                 let search = SpanSearch { skips_busy, needs_pages: no_pages.is_some() };

@@ -121,8 +121,11 @@ impl CollectionCall {
 enum Handled {
     /// Its record has expired, and was deleted.
     Expired,
-    /// Its record does not exist, or expires later: the entry was removed or moved.
+    /// No record needs it, or another entry serves: the entry was removed.
     Outdated,
+    /// Its record expires at another time, and the entry is there now; or another session has
+    /// handled it.
+    Moved,
     /// Its record has expired, and another host deletes it.
     Left,
 }
@@ -137,6 +140,7 @@ impl Session {
     ///
     /// Complexity: a transaction for each expired record, and one for each record whose expiry was
     /// postponed, or that was deleted: its entry is moved or removed, and counts towards `limit`.
+    /// Now and then also a look at 32 entries whose time has not come.
     /// Records that cannot be deleted at present do not hold back others. Those of a namespace
     /// whose writers are refused (`Fenced`) are left without an error until writers are admitted.
     /// One that fails (a stopped process has its lock), and all of a namespace for which there is
@@ -229,7 +233,7 @@ impl Session {
             // The others: its writers are refused since this moment.
             Ok(Handled::Left) | Err(Error::Fenced { .. } | Error::NotOwner { .. }) => return true,
             Ok(Handled::Expired) => call.collected.records += 1,
-            Ok(Handled::Outdated) => {}
+            Ok(Handled::Outdated | Handled::Moved) => {}
             // Another session deletes it.
             Err(Error::Conflict { .. }) => call.collected.has_more = true,
             // Its namespace was removed in this moment: the next collection finds that.
@@ -325,7 +329,7 @@ impl Session {
         let existed = scratch.ordered.remove(set, root, &due.entry);
         let handled = existed.and_then(|existed| {
             if !existed {
-                return Ok(Handled::Outdated); // Another session has handled it.
+                return Ok(Handled::Moved); // Another session has handled it.
             }
             if self.member.check_namespace(due.namespace).is_err() {
                 // Its namespace was removed, and the number is not used again.
@@ -346,12 +350,13 @@ impl Session {
                 set.entry_mut(index).is_expiry = true;
                 return Ok(Handled::Expired);
             }
-            if expires != 0 {
-                let mut key = Vec::with_capacity(due.entry.len());
-                expiry_key(expires, due.namespace, &due.key, &mut key);
-                scratch.ordered.insert(set, root, &key)?;
+            if expires == 0 {
+                return Ok(Handled::Outdated);
             }
-            Ok(Handled::Outdated)
+            let mut key = Vec::with_capacity(due.entry.len());
+            expiry_key(expires, due.namespace, &due.key, &mut key);
+            let is_new = scratch.ordered.insert(set, root, &key)?;
+            Ok(if is_new { Handled::Moved } else { Handled::Outdated })
         });
         set.buffers.give_scratch(scratch);
         let handled = handled?;
@@ -386,16 +391,25 @@ impl Session {
     #[cold]
     #[inline(never)]
     pub(crate) fn collect_for_room(&self, collections: &mut u32) -> bool {
+        self.collect_for_write(collections, SWEPT_FOR_ROOM)
+    }
+
+    /// The same after a write to a namespace that has reached its limit, to which entries of the
+    /// order of expiry do not count.
+    #[cold]
+    pub(crate) fn collect_for_limit(&self, collections: &mut u32) -> bool {
+        self.collect_for_write(collections, 0)
+    }
+
+    fn collect_for_write(&self, collections: &mut u32, swept: usize) -> bool {
         let now = nearstate_memory::now_ms_coarse();
         if *collections >= COLLECTIONS_FOR_ROOM || self.internal.none_due_ms.get() == now {
             return false;
         }
         *collections += 1;
         let collected = self.collect_aside(COLLECTED_FOR_ROOM);
-        let may_have_room = collected.records != 0
-            || collected.has_more
-            // A failure is found again by the write.
-            || self.sweep_entries(SWEPT_FOR_ROOM).is_ok_and(|removed| removed != 0);
+        let may_have_room =
+            collected.records != 0 || collected.has_more || self.sweep_entries(swept) != 0;
         if !may_have_room {
             self.internal.none_due_ms.set(now);
         }

@@ -7,13 +7,11 @@ use std::sync::Arc;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{BucketLine, Corruption, IndexTable};
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::{
-    APPLIED_RECORDS_MAX, INDEX_KEY_BYTES_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX,
-};
+use nearstate_model::limits::{APPLIED_RECORDS_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::{
-    POSTING_VALUE_AT, STRIPES, append_posting_key, count_key, expiry_root, posting_key, tag_root,
+    POSTING_VALUE_AT, STRIPES, append_posting_key, count_key, posting_key, tag_root,
 };
 use crate::index::ordered::composite;
 use crate::index::postings::Posting;
@@ -22,6 +20,10 @@ use crate::index::scratch::{CollectedValue, IndexScratch, MetaChange, PartGuess}
 use crate::record::meta::{Meta, Tags, is_past, split};
 use crate::session::buffers::{BufferSpan, TxnEntry};
 use crate::txn::write_set::WriteSet;
+
+mod expiry_entries;
+
+pub(crate) use expiry_entries::expiry_key;
 
 const NO_CHANGE: &str = "a change of metadata is named by its index";
 /// Lines of a posting, or of a part of a list, that are requested before it is read.
@@ -259,7 +261,8 @@ impl<'s> WriteSet<'s> {
         let never_expires = entry.write.is_delete()
             || expires_ms(self.buffers.bytes(entry.meta.unwrap_or_default())) == 0;
         scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
-        if was_ms != 0 && never_expires {
+        // A collection has removed its entry already.
+        if was_ms != 0 && never_expires && !entry.is_expiry {
             self.leave_expiry(table, was_ms, scratch)?;
         }
         let set = self.tag_set_of(index, scratch)?;
@@ -512,56 +515,12 @@ impl<'s> WriteSet<'s> {
         count_key(table, tag, stripe, value, &mut scratch.key);
         Ok(self.internal_value(&scratch.key, read_count)?.unwrap_or(0))
     }
-
-    /// Adds a record to the order of expiry.
-    pub(crate) fn enter_expiry(&mut self, table: u32, key: &[u8], expires_ms: u64) -> Result<()> {
-        let mut scratch = IndexScratch { record: key.to_vec(), ..IndexScratch::default() };
-        self.order_expiry(table, expires_ms, &mut scratch)
-    }
-
-    /// Removes the entry of a record that expires no longer from the tree of this member. One of
-    /// another member, or of an earlier time, stays there until a collection comes to it.
-    fn leave_expiry(&mut self, table: u32, was_ms: u64, scratch: &mut IndexScratch) -> Result<()> {
-        let root = expiry_root(u64::from(self.session.member.index()));
-        scratch.key.clear();
-        expiry_key(was_ms, table, &scratch.record, &mut scratch.key);
-        scratch.ordered.remove(self, root, &scratch.key)?;
-        Ok(())
-    }
-
-    fn order_expiry(
-        &mut self,
-        table: u32,
-        expires_ms: u64,
-        scratch: &mut IndexScratch,
-    ) -> Result<()> {
-        let root = expiry_root(u64::from(self.session.member.index()));
-        invariant!(expires_ms != 0, "a record that never expires is not in the order of expiry");
-        scratch.key.clear();
-        expiry_key(expires_ms, table, &scratch.record, &mut scratch.key);
-        let bytes = scratch.key.len();
-        invariant!(bytes <= INDEX_KEY_BYTES_MAX, "a key of {bytes} bytes is ordered");
-        scratch.ordered.insert(self, root, &scratch.key)?;
-        let expiring = &self.session.internal.expiring;
-        expiring.set(expiring.get().saturating_add(1));
-        // It may be due already.
-        self.session.internal.none_due_ms.set(0);
-        Ok(())
-    }
 }
 
 /// The count of schema changes in the flags of an entry's namespace.
 #[inline]
 const fn generation_of(entry: &TxnEntry) -> u64 {
     entry.flags / namespace_flags::GENERATION
-}
-
-/// The key of a record in the order of expiry.
-pub(crate) fn expiry_key(expires_ms: u64, table: u32, record: &[u8], out: &mut Vec<u8>) {
-    invariant!(out.is_empty(), "a key of the order of expiry starts with the time");
-    out.extend_from_slice(&expires_ms.to_be_bytes());
-    out.extend_from_slice(&table.to_be_bytes());
-    out.extend_from_slice(record);
 }
 
 /// Decodes the number in a stripe of a count.

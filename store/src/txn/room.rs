@@ -20,7 +20,7 @@ pub(crate) struct RoomAttempts {
 impl Session {
     /// After a transaction was refused by a full heap, or because a namespace has reached its
     /// limit, which counts expired records until they are collected: true if it should run again. A
-    /// transaction with a time limit evacuates nothing.
+    /// transaction with a time limit waits and collects, but evacuates nothing.
     #[cold]
     pub(crate) fn makes_room(
         &self,
@@ -29,7 +29,7 @@ impl Session {
         has_time_limit: bool,
     ) -> Result<bool> {
         if matches!(refusal, Error::LimitReached { .. }) {
-            return Ok(self.collect_for_room(&mut attempts.collections));
+            return Ok(self.collect_for_limit(&mut attempts.collections));
         }
         Ok(!has_time_limit && self.may_evacuate(attempts)?
             || self.member.wait_and_return_if_due(&mut attempts.waits)?

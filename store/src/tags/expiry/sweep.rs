@@ -31,29 +31,20 @@ impl Session {
             self.internal.sweep_pause.set((left - 1, pause));
             return;
         }
-        let removed = self.sweep_entries(SWEPT).unwrap_or_default();
+        let removed = self.sweep_entries(SWEPT);
         let is_clean = removed * STALE_SHARE < SWEPT;
         let pause = if is_clean { (2 * pause).clamp(1, PAUSE_MAX) } else { 0 };
         self.internal.sweep_pause.set((pause, pause));
     }
 
     /// Looks at the next entries whose time has not come, of all trees in turn, and removes those
-    /// that no record needs. Returns how many.
+    /// that no record needs. Returns how many. A failure ends it behind the entry that has failed,
+    /// and is found again by the check, or by the write that fails in the same way.
     ///
-    /// Cost: that of reading as many records.
-    ///
-    /// # Errors
-    /// `Damaged`, `Full`, `Stalled`, `System`, `Forked`.
-    pub(super) fn sweep_entries(&self, looks: usize) -> Result<usize> {
+    /// Cost: that of reading as many records; a second if a stopped process has a lock.
+    pub(super) fn sweep_entries(&self, looks: usize) -> usize {
         // No receipt is of the removal of an entry.
         let (last, owed) = (self.last_position.get(), self.owed_position.get());
-        let removed = self.sweep_entries_now(looks);
-        self.last_position.set(last);
-        self.owed_position.set(owed);
-        removed
-    }
-
-    fn sweep_entries_now(&self, looks: usize) -> Result<usize> {
         let (mut left, mut removed, mut trees) = (looks, 0, 0);
         let mut cursor = Cursor::default();
         let (mut tree, mut after) = self.internal.expiry_sweep.take();
@@ -61,28 +52,43 @@ impl Session {
             let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
             let from = after.as_slice().max(&now);
             let range = (Bound::Excluded(from), Bound::Unbounded);
-            let entries = self.entries_in((tree, &mut cursor), range, BATCH.min(left))?;
-            let Some(last) = entries.last() else {
+            // A tree that cannot be read is passed, as one that has no more entries.
+            let entries = self.entries_in((tree, &mut cursor), range, BATCH.min(left));
+            let entries = entries.unwrap_or_default();
+            if entries.is_empty() {
                 (tree, trees) = ((tree + 1) % EXPIRY_TREES, trees + 1);
                 after.clear();
-                continue;
-            };
-            after.clone_from(&last.entry);
-            left -= entries.len();
-            for entry in &entries {
-                if !self.is_stale((tree, &mut cursor), entry)? {
-                    continue;
-                }
-                match self.handle_due(tree, entry, true) {
-                    Ok(Handled::Outdated) => removed += 1,
-                    // Another session has changed the record or the tree. The next sweep sees it.
-                    Ok(Handled::Expired | Handled::Left) | Err(Error::Conflict { .. }) => {}
-                    Err(error) => return Err(error),
+            }
+            for entry in entries {
+                left = left.saturating_sub(1);
+                let handled = self.sweep_entry((tree, &mut cursor), &entry);
+                after = entry.entry;
+                match handled {
+                    Ok(is_removed) => removed += usize::from(is_removed),
+                    Err(_) => {
+                        left = 0;
+                        break;
+                    }
                 }
             }
         }
         self.internal.expiry_sweep.replace((tree, after));
-        Ok(removed)
+        self.last_position.set(last);
+        self.owed_position.set(owed);
+        removed
+    }
+
+    /// Removes an entry if no record needs it. True if it was removed, and not moved.
+    fn sweep_entry(&self, (tree, cursor): (u64, &mut Cursor), entry: &ExpiryEntry) -> Result<bool> {
+        if !self.is_stale((tree, cursor), entry)? {
+            return Ok(false);
+        }
+        match self.handle_due(tree, entry, true) {
+            Ok(handled) => Ok(handled == Handled::Outdated),
+            // Another session has changed the record or the tree. The next sweep sees it.
+            Err(Error::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// True for an entry whose record does not exist, or expires never or earlier: the entry for

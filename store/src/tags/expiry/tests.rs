@@ -112,17 +112,17 @@ fn a_record_that_expires_no_longer_leaves_no_entry() {
     }
     let left = entries(&session);
     assert!(left < 200, "{left} entries of 2,000");
-    while session.sweep_entries(64).unwrap() != 0 {}
+    while session.sweep_entries(64) != 0 {}
     assert_eq!(entries(&session), 1);
     // Entries in the tree of another session.
     for round in 0..200 {
         put(&other, b"elsewhere", (1 << 45) + round);
         put(&session, b"elsewhere", 0);
     }
-    while session.sweep_entries(64).unwrap() != 0 {}
+    while session.sweep_entries(64) != 0 {}
     assert_eq!(entries(&session), 1);
     assert!(session.delete(ns, b"postponed").unwrap());
-    assert_eq!((session.sweep_entries(1000).unwrap(), entries(&session)), (1, 0));
+    assert_eq!((session.sweep_entries(1000), entries(&session)), (1, 0));
 }
 
 #[test]
@@ -147,4 +147,47 @@ fn expired_records_of_a_namespace_at_its_limit_are_collected() {
     for number in 1000..1020_u32 {
         session.put(ns, &number.to_be_bytes(), &[2; 1000]).unwrap();
     }
+}
+
+/// A write that is refused sets the guard of the next look, unless its record has expired already.
+#[test]
+fn refused_writes_of_records_that_expire_later_look_once_in_a_tick() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &Schema::default()).unwrap();
+    let put = |expires_ms| {
+        let metadata = Metadata { expires_ms, ..Metadata::default() };
+        session.transact(|txn| txn.put_with_metadata(ns, b"k", b"1", metadata)).unwrap();
+    };
+    put(1 << 45);
+    session.internal.none_due_ms.set(7);
+    put((1 << 45) - 1);
+    assert_eq!(session.internal.none_due_ms.get(), 7, "nothing is due");
+    put(1);
+    assert_eq!(session.internal.none_due_ms.get(), 0, "a record is due");
+}
+
+/// A transaction of as many records as are allowed has no room for the tree's leaves.
+#[test]
+fn a_transaction_deletes_as_many_expiring_records_as_it_may_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &Schema::default()).unwrap();
+    let count = crate::limits::TRANSACTION_RECORDS_MAX as u64;
+    for number in 0..count {
+        let metadata = Metadata { expires_ms: (1 << 45) + number, ..Metadata::default() };
+        let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        session.transact(|txn| txn.put_with_metadata(ns, &key, b"1", metadata)).unwrap();
+    }
+    let delete = |txn: &crate::Txn<'_>| {
+        (0..count).try_for_each(|number| {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            txn.delete(ns, &key).map(drop)
+        })
+    };
+    session.transact(delete).unwrap();
+    while session.sweep_entries(1000) != 0 {}
+    assert_eq!((session.count(ns).unwrap(), entries(&session)), (0, 0));
 }

@@ -90,23 +90,16 @@ fn status_of<'s>(statuses: &'s Value, name: &str) -> Option<&'s Value> {
     statuses.as_array().into_iter().flatten().find(|status| status["host"] == name)
 }
 
-/// Why a host that answers could not report its copy: the membership would not hear it.
-pub(super) fn unheard(
-    file: &ClusterFile,
-    statuses: &Value,
-    (partition, host): (PartitionId, HostId),
-) -> Option<String> {
-    let (name, partition) = (file.host_name(host), file.partition_name(partition));
+/// Why a host that answers could not report its copy: the membership would not hear it. One whose
+/// region has seen a later state than its membership learns that soon.
+pub(super) fn unheard(file: &ClusterFile, statuses: &Value, host: HostId) -> Option<String> {
+    let name = file.host_name(host);
     let status = status_of(statuses, &name)?;
     let membership = status.get("membership")?;
-    let is_unknown =
-        |copy: &Value| copy["partition"] == partition.as_str() && copy["known"] == false;
     if let Some(failure) = membership["failure"].as_str() {
         Some(format!("the membership has failed on {name} ({failure})"))
     } else if membership.get("leader") == Some(&Value::Null) {
         Some(format!("{name} knows no leader of the membership"))
-    } else if show::items(status, "partitions").any(is_unknown) {
-        Some(format!("{name} does not know the present state of {partition}"))
     } else {
         None
     }
@@ -115,8 +108,7 @@ pub(super) fn unheard(
 /// Why no other owner would be found: too few members could report.
 pub(super) fn too_few(file: &ClusterFile, statuses: &Value, group: &GroupState) -> Option<String> {
     let others = group.full().iter().filter(|host| Some(**host) != group.owner());
-    let reasons: Vec<_> =
-        others.clone().map(|host| unheard(file, statuses, (group.partition(), *host))).collect();
+    let reasons: Vec<_> = others.clone().map(|host| unheard(file, statuses, *host)).collect();
     let able = reasons.iter().filter(|reason| reason.is_none()).count();
     let unable: Vec<String> = reasons.into_iter().flatten().collect();
     (able < group.reports_needed() && !unable.is_empty()).then(|| {
@@ -129,17 +121,13 @@ pub(super) fn too_few(file: &ClusterFile, statuses: &Value, group: &GroupState) 
 }
 
 /// Why the host cannot take over, as the reports of all hosts say.
-pub(super) fn unable(
-    file: &ClusterFile,
-    statuses: &Value,
-    (partition, to): (PartitionId, HostId),
-) -> Option<String> {
+pub(super) fn unable(file: &ClusterFile, statuses: &Value, to: HostId) -> Option<String> {
     let name = file.host_name(to);
     let status = status_of(statuses, &name)?;
     if let Some(reason) = status["unreachable"].as_str() {
         return Some(format!("{name} does not answer ({reason}): nothing has changed"));
     }
-    if let Some(reason) = unheard(file, statuses, (partition, to)) {
+    if let Some(reason) = unheard(file, statuses, to) {
         return Some(format!("{reason}, so it cannot take over. Nothing has changed"));
     }
     let is_drained =
@@ -211,7 +199,7 @@ mod tests {
         let name = file.host_name(HostId(2));
         let with = |mut status: Value| {
             status["host"] = json!(name);
-            unable(&file, &json!([status]), (PartitionId(1), HostId(2)))
+            unable(&file, &json!([status]), HostId(2))
         };
         assert_eq!(with(json!({ "partitions": [{ "role": "owner" }] })), None);
         assert!(with(json!({ "unreachable": "no route" })).unwrap().contains("no route"));
@@ -222,12 +210,12 @@ mod tests {
     }
 
     /// A status of a host, whose membership is as given.
-    fn with_membership(file: &ClusterFile, host: u16, membership: &Value, known: bool) -> Value {
+    fn with_membership(file: &ClusterFile, host: u16, membership: &Value) -> Value {
         let partition = file.partition_name(PartitionId(1));
         json!({
             "host": file.host_name(HostId(host)),
             "membership": membership,
-            "partitions": [{ "partition": partition, "role": "member", "known": known }],
+            "partitions": [{ "partition": partition, "role": "member" }],
         })
     }
 
@@ -236,23 +224,22 @@ mod tests {
         let file = ClusterFile::parse(GOOD).unwrap();
         let group = group(&file);
         let led = json!({ "leader": "a", "failure": null });
-        let healthy = with_membership(&file, 3, &led, true);
-        for (membership, known, reason) in [
-            (json!({ "leader": "a", "failure": "no disk" }), true, "no disk"),
-            (json!({ "leader": null, "failure": null }), true, "no leader"),
-            (led.clone(), false, "does not know the present state"),
+        let healthy = with_membership(&file, 3, &led);
+        for (membership, reason) in [
+            (json!({ "leader": "a", "failure": "no disk" }), "no disk"),
+            (json!({ "leader": null, "failure": null }), "no leader"),
         ] {
-            let statuses = json!([with_membership(&file, 2, &membership, known), healthy]);
-            let to = (PartitionId(1), HostId(2));
+            let statuses = json!([with_membership(&file, 2, &membership), healthy]);
+            let to = HostId(2);
             let refusal = unable(&file, &statuses, to).unwrap();
             assert!(refusal.contains(reason), "{refusal}");
-            assert_eq!(unable(&file, &statuses, (PartitionId(1), HostId(3))), None);
+            assert_eq!(unable(&file, &statuses, HostId(3)), None);
             // Both others must report.
             assert_eq!(group.reports_needed(), 2);
             let refusal = too_few(&file, &statuses, &group).unwrap();
             assert!(refusal.contains(reason), "{refusal}");
         }
-        let statuses = json!([with_membership(&file, 2, &led, true), healthy]);
+        let statuses = json!([with_membership(&file, 2, &led), healthy]);
         assert_eq!(too_few(&file, &statuses, &group), None);
     }
 }

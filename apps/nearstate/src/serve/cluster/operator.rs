@@ -171,7 +171,7 @@ impl OperatorContext {
             return self.task(partition.0, drain::goal(to, None), false);
         }
         let refused = |statuses: &Value| {
-            let refusal = to.and_then(|to| drain::unable(file, statuses, (partition, to)));
+            let refusal = to.and_then(|to| drain::unable(file, statuses, to));
             refusal.or_else(|| drain::too_few(file, statuses, &group))
         };
         let mut statuses = self.cluster_status();
@@ -184,7 +184,7 @@ impl OperatorContext {
             return Err(invalid(reason));
         }
         let taken = TakenPorts::of((file, of_file), &group);
-        let is_able = |host: &HostId| drain::unheard(file, &statuses, (partition, *host)).is_none();
+        let is_able = |host: &HostId| drain::unheard(file, &statuses, *host).is_none();
         let goal = drain::goal(to, taken.preferred(&group).filter(is_able));
         let mut done = self.task(partition.0, goal, false)?;
         let owner = done.get("owner").and_then(Value::as_str);
