@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use nearstate_cluster::{GroupState, HostId, OperatorGoal, PartitionId};
+use nearstate_cluster::{GroupState, HostId, OperatorGoal};
 use serde_json::Value;
 
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
@@ -141,8 +141,7 @@ pub(super) fn unable(file: &ClusterFile, statuses: &Value, to: HostId) -> Option
 mod tests {
     use super::*;
     use crate::cluster::file::tests::GOOD;
-    use nearstate_cluster::ClusterState;
-    use nearstate_cluster::Command;
+    use nearstate_cluster::{ClusterState, Command, PartitionId};
     use serde_json::json;
 
     /// All copies of the partition count, and the first host owns it.
