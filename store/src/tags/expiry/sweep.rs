@@ -63,13 +63,11 @@ impl Session {
                 left = left.saturating_sub(1);
                 let handled = self.sweep_entry((tree, &mut cursor), &entry);
                 after = entry.entry;
-                match handled {
-                    Ok(is_removed) => removed += usize::from(is_removed),
-                    Err(_) => {
-                        left = 0;
-                        break;
-                    }
-                }
+                let Ok(is_removed) = handled else {
+                    left = 0;
+                    break;
+                };
+                removed += usize::from(is_removed);
             }
         }
         self.internal.expiry_sweep.replace((tree, after));
