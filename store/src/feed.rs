@@ -348,6 +348,8 @@ impl LogFeed<'_> {
                 break;
             }
         }
+        // The caller may wait for long: for a follower that takes nothing.
+        self.stream.release();
         self.progress.announce_due(self.sent_position(), sink)?;
         match step {
             FeedStep::Lost => return Ok(step),

@@ -100,7 +100,8 @@ impl Member {
         Ok(())
     }
 
-    /// Before the decision: reserves what is added.
+    /// Before the decision: reserves what is added. What a follower applies, its source has
+    /// committed: a limit that only the copy has refuses none of it.
     ///
     /// # Errors
     /// `LimitReached`; `Damaged`.
@@ -110,7 +111,9 @@ impl Member {
             let word = self.map().word(change.word_at)?;
             if usage::reserve(word, self.lock_owner(), change.before, change.delta) {
                 crash_point!("usage.reserved");
-                self.check_hard_limit(change)?;
+                if !self.is_follower() {
+                    self.check_hard_limit(change)?;
+                }
             }
         }
         Ok(())

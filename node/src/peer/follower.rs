@@ -469,7 +469,7 @@ impl FollowerConnection<'_> {
             membership,
         };
         let (mut acknowledged, mut joined): (Option<u64>, Option<u64>) = (None, None);
-        let mut full = None;
+        let mut failed = None;
         while !membership.is_some_and(|member| member.group.is_freezing()) {
             // Nothing of a view lower than the highest one seen is applied.
             if let Some(view) = applier.higher_view()? {
@@ -480,11 +480,13 @@ impl FollowerConnection<'_> {
                 break;
             };
             let outcome = match applier.apply(message) {
-                Err(error @ Error::Full { .. }) if membership.is_some() => {
-                    full = Some(error);
+                Ok(outcome) => outcome,
+                // What was told and applied before it is answered.
+                Err(error) if membership.is_some() => {
+                    failed = Some(error);
                     break;
                 }
-                other => other?,
+                Err(error) => return Err(error.into()),
             };
             match outcome {
                 AppliedMessage::Unacknowledged => {}
@@ -529,10 +531,11 @@ impl FollowerConnection<'_> {
         if let Some(position) = acknowledged {
             self.acknowledge(position, stamp)?;
         }
-        full.map_or(Ok(()), |error| Err(self.grant_last(error)))
+        failed.map_or(Ok(()), |error| Err(self.grant_last(error)))
     }
 
-    /// Answers what was told before the entry that has no room, once the driver allows it.
+    /// Answers what was told before the entry that was not applied, once the driver allows it: the
+    /// host lives, and promises that to the owner.
     fn grant_last(&mut self, error: Error) -> Ended {
         let begin = Stopwatch::start();
         let first = self.connection.first_stamp.unwrap_or(0);
@@ -542,7 +545,10 @@ impl FollowerConnection<'_> {
             }
             std::thread::park_timeout(self.pace.look.min(self.pace.retry_min));
         }
-        Ended::Full(error)
+        match error {
+            Error::Full { .. } => Ended::Full(error),
+            other => other.into(),
+        }
     }
 
     /// The stamp that may be answered and was not, or 0.

@@ -19,6 +19,7 @@ use super::limits::{
     LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX, SPIN_MAX,
 };
 use super::served::{PeerShared, Served, lease_ns};
+use super::spin_record::SpinRecord;
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 
@@ -67,6 +68,11 @@ pub(super) struct Shipment<'s> {
     pub(super) continues: bool,
 }
 
+/// Why a follower ends the connection.
+fn refused_by(refusal: &Refusal<'_>) -> String {
+    format!("{}: {}", refusal.reason.name(), refusal.text)
+}
+
 type Shipped<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 impl Shipment<'_> {
@@ -97,7 +103,7 @@ impl Shipment<'_> {
                 self.take_acknowledgements(session, feed, &mut pace)?;
                 // Behind the call that wakes what waits for the acknowledgement.
                 pace.active = Stopwatch::start();
-            } else if step != FeedStep::More && self.rest(session, &pace)? {
+            } else if step != FeedStep::More && self.rest(session, &mut pace)? {
                 continue;
             }
             if self.link.is_full() {
@@ -169,8 +175,13 @@ impl Shipment<'_> {
                         return Ok(());
                     }
                     self.link.stream.wait(LOOK_INTERVAL)?;
-                    // The follower acknowledges nothing of the old log.
                     self.link.stream.exchange(self.received)?;
+                    // The follower acknowledges nothing of the old log.
+                    match self.received.next()? {
+                        None => {}
+                        Some(Message::Refusal(refusal)) => return Err(refused_by(&refusal).into()),
+                        Some(_) => return Err("it answers before it was sent a log".into()),
+                    }
                 }
             }
         }
@@ -209,20 +220,33 @@ impl Shipment<'_> {
 
     /// Everything was sent, and nothing has arrived. Waits before the next look at the log; the
     /// longer that lasts, the longer. A message from the follower ends it: then this is true.
-    fn rest(&self, session: &Session, pace: &Pace) -> Shipped<bool> {
+    fn rest(&self, session: &Session, pace: &mut Pace) -> Shipped<bool> {
         let idle = pace.active.elapsed();
         if self.is_in_flight(pace) {
             let pause = (idle / 8).clamp(FLIGHT_SLEEP_MIN, LOOK_SLEEP_MAX);
             return Ok(self.link.stream.wait(pause)?);
         }
         // Nothing is outstanding, so only a load tells of something to do.
+        if idle < SPIN_MAX && pace.rest_spins.is_worth_it() {
+            let has_more = Self::spin(session, pace)?;
+            pace.rest_spins.note(has_more);
+            if has_more {
+                return Ok(false);
+            }
+        }
+        Ok(self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))?)
+    }
+
+    /// Looks at the log again and again, until [`SPIN_MAX`] has passed since something was sent or
+    /// received. True if more was committed.
+    fn spin(session: &Session, pace: &Pace) -> Result<bool> {
         while pace.active.elapsed() < SPIN_MAX {
             if session.log_tail_position()? > pace.read {
-                return Ok(false);
+                return Ok(true);
             }
             std::hint::spin_loop();
         }
-        Ok(self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))?)
+        Ok(false)
     }
 
     /// Sends what was written, and takes what has arrived. True if something has.
@@ -252,7 +276,7 @@ impl Shipment<'_> {
             if session.log_tail_position()? > pace.read {
                 return Ok(true);
             }
-            if pace.active.elapsed() < SPIN_MAX {
+            if pace.active.elapsed() < SPIN_MAX && !pace.rest_spins.is_in_vain() {
                 std::hint::spin_loop();
             } else if self.link.stream.wait_for_input(LOOK_SLEEP_MIN)? {
                 break;
@@ -315,7 +339,7 @@ impl Shipment<'_> {
                 }
                 Some(Message::Refusal(refusal)) => {
                     // What it has acknowledged before counts.
-                    refused = Some(format!("{}: {}", refusal.reason.name(), refusal.text));
+                    refused = Some(refused_by(&refusal));
                     break;
                 }
                 Some(_) => return Err("it has sent a message that only a source sends".into()),
@@ -385,6 +409,7 @@ struct Pace {
     gathering: Option<Stopwatch>,
     /// [`GATHER_MAX`].
     gather_max: Duration,
+    rest_spins: SpinRecord,
     beat: Stopwatch,
     /// The position of the last position message.
     told: Option<u64>,
@@ -416,6 +441,7 @@ impl Pace {
             awaited,
             gathering: None,
             gather_max: GATHER_MAX,
+            rest_spins: SpinRecord::default(),
             beat: now,
             told,
             stamp,

@@ -1,10 +1,11 @@
 //! Several followers of one region, and several namespaces of one promotion.
 
+use nearstate_model::Error;
 use nearstate_model::limits::BLOCKS_MAX;
 use nearstate_store::{
-    Collected, FeedItem, FeedStep, Filter, FollowPosition, FollowedRecord, Kind, LogIdentity,
-    Metadata, Notice, Schema, Session, StreamedChange, TagSchema, Txn, WhenFull, now_ms,
-    now_ms_coarse,
+    Collected, EventKind, FeedItem, FeedSink, FeedStep, Filter, FollowPosition, FollowedRecord,
+    Kind, LogIdentity, Metadata, NamespaceLimits, Notice, Schema, Session, StreamedChange,
+    TagSchema, Txn, WhenFull, now_ms, now_ms_coarse,
 };
 
 use crate::fixture::refused;
@@ -448,4 +449,92 @@ fn a_large_collection_that_is_replaced_is_sent_as_a_whole() {
     drop((source, copy));
     host.check();
     backup.check();
+}
+
+/// A limit that the copy has, from a time when it was the owner or from an operator, is none of what
+/// its source has committed. What the records take is counted all the same.
+#[test]
+fn a_limit_of_the_copy_refuses_no_entry_of_its_source() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    source.put(ns, b"one", &[1; 600]).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    let mirrored = copy.namespace("ue", &mixed()).unwrap();
+    let limits = NamespaceLimits { soft_bytes: 0, hard_bytes: 1024 };
+    copy.set_limits(mirrored, limits).unwrap();
+    source.put(ns, b"two", &[2; 600]).unwrap();
+    source.transact(|txn| txn.put(ns, b"three", &[3; 600])).unwrap();
+    run(&source, &mut feed, &mut follower);
+    assert_eq!(contents(&copy, mirrored), contents(&source, ns));
+    let usage = copy.usage(mirrored).unwrap().unwrap();
+    assert!(usage.used_bytes > limits.hard_bytes, "{usage:?}");
+    drop((feed, follower));
+    copy.promote(false).unwrap();
+    let refused = copy.put(mirrored, b"four", b"4");
+    assert!(matches!(refused, Err(Error::LimitReached { .. })), "{refused:?}");
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// The watch of a copy says what that of the source says.
+#[test]
+fn a_copy_announces_the_expiry_of_a_record_as_its_source_does() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let metadata = Metadata { tags: &[], expires_ms: now_ms_coarse() - 1 };
+    source.transact(|txn| txn.put_with_metadata(ns, b"k", b"v", metadata)).unwrap();
+    source.put(ns, b"deleted", b"v").unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    let mirrored = copy.namespace("ue", &mixed()).unwrap();
+    let mut watch = copy.watch(mirrored, Filter::Namespace).unwrap();
+    assert_eq!(source.collect_expired(10).unwrap().records, 1);
+    assert!(source.delete(ns, b"deleted").unwrap());
+    run(&source, &mut feed, &mut follower);
+    let mut kinds = Vec::new();
+    while let Some(Notice::Event(event)) = watch.next().unwrap() {
+        kinds.push((event.key.to_vec(), event.kind));
+    }
+    let expected = [(b"k".to_vec(), EventKind::Expired), (b"deleted".to_vec(), EventKind::Deleted)];
+    assert_eq!(kinds, expected);
+}
+
+/// A follower that takes nothing holds back no memory of the source.
+#[test]
+fn a_feed_whose_follower_takes_nothing_holds_no_memory_between_two_steps() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    (0..5).for_each(|number| change(&source, ns, number));
+    assert_eq!(feed.step(true, &mut FullSink).unwrap(), FeedStep::More);
+    let pinned = || {
+        let members = host.region.inspect().unwrap().members;
+        members.iter().filter(|one| one.pinned_epoch.is_some()).count()
+    };
+    assert_eq!(pinned(), 0);
+}
+
+/// It takes one item at a time.
+struct FullSink;
+
+impl FeedSink for FullSink {
+    fn send(&mut self, _: FeedItem<'_>) -> nearstate_model::Result<()> {
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        true
+    }
 }
