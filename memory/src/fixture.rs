@@ -1,6 +1,15 @@
-//! A region file for tests that create one.
+//! A region file, and records in it, for tests that create one.
 
 use std::path::{Path, PathBuf};
+
+use nearstate_model::Result;
+
+use crate::heap::cell::{CellHeader, CellKind};
+use crate::index::lookup::hash;
+use crate::member::Member;
+use crate::region::index_table::IndexTable;
+use crate::txn::fill::PendingCell;
+use crate::txn::publish::WriteDecision;
 
 /// The path of a region in memory, which dropping removes.
 pub(crate) struct TestRegionPath(PathBuf);
@@ -22,4 +31,36 @@ impl Drop for TestRegionPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
+}
+
+/// Stores a record that has no value.
+pub(crate) fn put_key(member: &Member, table: &IndexTable, key: &[u8]) -> Result<()> {
+    let hash = hash(member.seed(), key);
+    let header = CellHeader {
+        kind: CellKind::Record,
+        flags: 0,
+        namespace: table.index(),
+        body: key.len() as u32,
+        key: key.len() as u16,
+        children: 0,
+        hash,
+    };
+    member.operation(|| {
+        let at = member.allocate_cell(&header)?;
+        member.write_body(at, 0, key)?;
+        let cell = PendingCell { at, body_crc: crc32fast::hash(key) };
+        member.write_record(table, hash, key, Some(cell), |_| Ok(WriteDecision::Publish)).map(drop)
+    })
+}
+
+/// Removes a record.
+pub(crate) fn remove_key(member: &Member, table: &IndexTable, key: &[u8]) -> Result<()> {
+    let hash = hash(member.seed(), key);
+    member.write_record(table, hash, key, None, |_| Ok(WriteDecision::Remove)).map(drop)
+}
+
+/// True if the key has a record.
+pub(crate) fn has_key(member: &Member, table: &IndexTable, key: &[u8]) -> Result<bool> {
+    let _pin = member.pin()?;
+    Ok(member.find(table, hash(member.seed(), key), key)?.is_some())
 }

@@ -160,7 +160,10 @@ impl Member {
         let used = entries_used(map)?;
         invariant!(index <= used, "namespace {index} is created before {used}");
         let at = catalog_at(index);
-        map.commit(at, CATALOG_BYTES)?;
+        if index == used {
+            // Behind the count no other process uses it. A killed creator may have left a segment.
+            map.commit_keeping(at, CATALOG_BYTES)?;
+        }
         let state = map.word(at + CATALOG_STATE)?.load(Ordering::Acquire);
         let (generation, is) = parse_use(self.use_word(index)?.load(Ordering::Acquire))?;
         // A creator that was killed before it counted its entry has left it live.
