@@ -31,6 +31,7 @@ use crate::layout::{
 };
 use crate::member::arena::undo;
 use crate::region::file::{AttachOptions, Region};
+use crate::region::liveness::check_alone;
 use crate::region::map::Map;
 use crate::region::member_table::member_slots_used;
 use crate::region::opened_file::{OpenedFile, open_file};
@@ -77,7 +78,7 @@ impl RepairReport {
     }
 }
 
-/// Repairs a region that no living process has a session in. `validate` is as for
+/// Repairs a region that no other living process has attached, with a session or without. `validate` is as for
 /// [`crate::check::check`]: a record that it refuses is removed.
 ///
 /// # Errors
@@ -97,10 +98,7 @@ pub fn repair_with(
     }
     recover(&region)?;
     region.shared.while_closed(
-        || match region.members().unwrap_or_default().into_iter().find(|member| member.is_alive) {
-            Some(member) => Err(Error::InUse { holder: member.process }),
-            None => Ok(()),
-        },
+        || is_unused(&region),
         || {
             let map = &region.shared.map;
             // Before their undo records are cleared.
@@ -113,6 +111,20 @@ pub fn repair_with(
         },
     )?;
     Ok(report)
+}
+
+/// Checks, while no session opens, that no other process has the region attached.
+///
+/// A process without a session counts too: it has kept where the segments of indexes are, and the
+/// repair frees those of removed namespaces. One that attaches from now on knows none of them.
+fn is_unused(region: &Region) -> Result<()> {
+    // These are named by what their slots say.
+    let members = region.members().unwrap_or_default();
+    if let Some(member) = members.into_iter().find(|member| member.is_alive) {
+        return Err(Error::InUse { holder: member.process });
+    }
+    let number = region.shared.liveness.number();
+    region.shared.map.with_file(|file| check_alone(file, number))
 }
 
 /// What the arenas say before they are cleared.

@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -353,16 +354,25 @@ pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, mode: LockMode) -> Result
 
 /// True if another open file description has locked the byte, shared or exclusively.
 pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
-    is_in_conflict(fd, byte, libc::F_WRLCK)
+    is_in_conflict(fd, byte..byte + 1, libc::F_WRLCK)
 }
 
 /// True if another open file description has locked the byte exclusively.
 pub(crate) fn is_byte_write_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
-    is_in_conflict(fd, byte, libc::F_RDLCK)
+    is_any_byte_write_locked(fd, byte..byte + 1)
 }
 
-fn is_in_conflict(fd: BorrowedFd<'_>, byte: u64, wanted: libc::c_int) -> Result<bool> {
-    let mut range = flock(byte);
+/// True if another open file description has locked one of the bytes exclusively.
+pub(crate) fn is_any_byte_write_locked(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Result<bool> {
+    is_in_conflict(fd, bytes, libc::F_RDLCK)
+}
+
+fn is_in_conflict(fd: BorrowedFd<'_>, bytes: Range<u64>, wanted: libc::c_int) -> Result<bool> {
+    if bytes.is_empty() {
+        return Ok(false); // The kernel takes a length of 0 for all bytes up to the end.
+    }
+    let mut range = flock(bytes.start);
+    range.l_len = (bytes.end - bytes.start).cast_signed();
     range.l_type = wanted as i16;
     // SAFETY: `range` is a complete `flock` that outlives the call.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } != 0 {
