@@ -13,7 +13,7 @@ use crate::index::intent::TxnOutcome;
 use crate::index::split;
 use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, member_at};
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo};
-use crate::member::claim::claim_if_free;
+use crate::member::claim::{ClaimFailure, claim_if_free};
 use crate::member::{Member, is_process_dead};
 use crate::member::{idle, lock};
 use crate::region::member_table::{
@@ -239,8 +239,13 @@ impl Member {
 
     /// Claims a free slot for a moment, and frees its memory.
     pub(crate) fn drain_slot(&self, index: u32) -> Result<()> {
-        // Detaching frees the memory of the slot.
-        drop(claim_if_free(self.shared(), index)?);
+        match claim_if_free(self.shared(), index) {
+            // Detaching frees the memory of the slot.
+            Ok(member) => drop(member),
+            // A process that wants to drop the region will find this session.
+            Err(ClaimFailure::Closed) => {}
+            Err(ClaimFailure::Failed(error)) => return Err(error),
+        }
         Ok(())
     }
 }

@@ -299,3 +299,68 @@ fn correct_sealed_with(
     }
     Ok(())
 }
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::TestRegionPath;
+    use crate::region::file::CreateOptions;
+    use crate::region::member_table::{state, state_of};
+
+    /// How often a test looks whether another thread has come so far.
+    const LOOKS: u32 = 200;
+
+    #[test]
+    fn a_session_that_opens_while_a_repair_runs_has_its_slot_alone() {
+        let path = TestRegionPath::new("opens-in-repair");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        drop(region.member().unwrap());
+        let other = Region::attach(path.path()).unwrap();
+        let map = &region.shared.map;
+        let members = std::thread::scope(|scope| {
+            let opening = region.shared.while_closed(
+                || Ok(()),
+                || {
+                    let opening = scope.spawn(|| {
+                        let mut tries = std::iter::repeat_with(|| other.member());
+                        // It waits a second at most.
+                        tries.find(|tried| !matches!(tried, Err(Error::Stalled { .. })))
+                    });
+                    let is_free = |_| {
+                        std::thread::yield_now();
+                        state::of(state_of(map, 0).unwrap().load(Ordering::Acquire)) == state::FREE
+                    };
+                    // It waits without a slot. If it claimed one, it would have done so by then.
+                    let _ = (0..LOOKS).all(is_free);
+                    metadata::repair(map, &mut RepairReport::default())?;
+                    Ok(opening)
+                },
+            );
+            let first = opening.unwrap().join().unwrap().unwrap();
+            [first, region.member()].map(Result::unwrap)
+        });
+        assert_ne!(members[0].index(), members[1].index(), "two sessions have one slot");
+    }
+
+    #[test]
+    fn a_slot_that_was_claimed_in_a_closed_region_is_given_back() {
+        for seen in [
+            state::make(state::FREE, 0, 3),
+            state::make(state::ALIVE, 9, 3),
+            state::make(state::CLAIMING, 9, 3),
+        ] {
+            let word = crate::atomic::AtomicU64::new(seen);
+            let claimed = state::claim(&word, seen, 7).unwrap();
+            state::give_back(&word, seen, claimed);
+            let left = word.load(Ordering::Relaxed);
+            assert!(!state::is_owned(left) || state::process(left) == state::NO_PROCESS);
+            assert_eq!(state::is_owned(left), state::is_owned(seen), "a dead member stays one");
+            // Not from another session.
+            let next = state::make(state::ALIVE, 7, 5);
+            word.store(next, Ordering::Relaxed);
+            state::give_back(&word, seen, claimed);
+            assert_eq!(word.load(Ordering::Relaxed), next);
+        }
+    }
+}
