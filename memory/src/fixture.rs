@@ -4,10 +4,14 @@ use std::path::{Path, PathBuf};
 
 use nearstate_model::Result;
 
+use crate::atomic::Ordering;
 use crate::heap::cell::{CellHeader, CellKind};
 use crate::index::lookup::hash;
+use crate::layout::SUPER_EPOCH;
 use crate::member::Member;
+use crate::member::arena::{op, write_undo};
 use crate::region::index_table::IndexTable;
+use crate::region::member_table::{clear_copy, state, state_of};
 use crate::txn::fill::PendingCell;
 use crate::txn::publish::WriteDecision;
 
@@ -63,4 +67,22 @@ pub(crate) fn remove_key(member: &Member, table: &IndexTable, key: &[u8]) -> Res
 pub(crate) fn has_key(member: &Member, table: &IndexTable, key: &[u8]) -> Result<bool> {
     let _pin = member.pin()?;
     Ok(member.find(table, hash(member.seed(), key), key)?.is_some())
+}
+
+/// A session as a kill of its process leaves it. Returns its slot.
+pub(crate) fn kill(member: Member) -> u32 {
+    let (index, map) = (member.index(), member.map());
+    clear_copy(map, index).unwrap();
+    let slot = state_of(map, index).unwrap();
+    let incarnation = state::incarnation(slot.load(Ordering::Relaxed));
+    slot.store(state::make(state::ALIVE, state::NO_PROCESS, incarnation), Ordering::Relaxed);
+    std::mem::forget(member);
+    index
+}
+
+/// Opens the undo record of a session with a word that has neither its old nor its new value.
+pub(crate) fn damage_undo_record(member: &Member) {
+    let arena = member.arena();
+    let seen = member.map().word(SUPER_EPOCH).unwrap().load(Ordering::Relaxed);
+    write_undo(&arena, SUPER_EPOCH, seen + 1, seen + 2, op::RECORD);
 }

@@ -498,7 +498,8 @@ impl Member {
             note_stalled(self.map(), index, pin.start)?;
             if !self.is_taken(index)? {
                 match self.recover_if_dead(index) {
-                    Ok(_) | Err(Error::Stalled { .. }) => {}
+                    Ok(_) => {}
+                    Err(error) if self.leaves_one_member(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -514,7 +515,7 @@ impl Member {
             owner if owner == self.lock_owner() => Ok(true),
             owner => match self.recover_if_dead(lock::member_of(owner)) {
                 Ok(is_recovered) => Ok(!is_recovered),
-                Err(Error::Stalled { .. }) => Ok(true),
+                Err(error) if self.leaves_one_member(&error) => Ok(true),
                 Err(error) => Err(error),
             },
         }

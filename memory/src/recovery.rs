@@ -98,12 +98,30 @@ impl Member {
             }
             match self.recover_if_dead(index) {
                 Ok(false) => seen = process,
-                // Not recovered: a stopped process takes cells of it.
-                Ok(true) | Err(Error::Stalled { .. }) => {}
+                Ok(true) => {}
+                Err(error) if self.leaves_one_member(&error) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// The dead members that cannot be recovered, for the check.
+    pub(crate) fn failing_recoveries(&self) -> Result<Vec<(u32, Error)>> {
+        let mut failing = Vec::new();
+        for index in 0..member_slots_used(self.map())? {
+            let recovered = self.operation(|| self.recover_if_dead(index));
+            failing.extend(recovered.err().map(|error| (index, error)));
+        }
+        Ok(failing)
+    }
+
+    /// True if a recovery failed because of the member alone: a stopped process takes cells of it, or
+    /// what it has left is damaged. Work for which its recovery is not needed goes on: one dead
+    /// session must not close the region for others. Its locks answer with the same error, and the
+    /// check names the damage.
+    pub(crate) fn leaves_one_member(&self, error: &Error) -> bool {
+        matches!(error, Error::Stalled { .. } | Error::Damaged { .. }) && !self.map().is_damaged()
     }
 
     /// Recovers a member if its process has ended. Returns true if its locks are free now.

@@ -219,8 +219,8 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>, ClaimFailure> 
             member.health.set(Health::Unrecovered);
             clear_copy(&shared.map, index)?;
             state::give_up(word, word.load(Ordering::Acquire));
-            if matches!(error, Error::Stalled { .. }) {
-                continue; // A stopped process takes cells of this one.
+            if member.leaves_one_member(&error) {
+                continue;
             }
             return Err(error.into());
         }
@@ -306,4 +306,26 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         log: KnownLog::default(),
         stall_hook: StallHooks::default(),
     })
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{TestRegionPath, damage_undo_record, kill};
+    use crate::region::file::CreateOptions;
+
+    #[test]
+    fn a_damaged_dead_member_does_not_keep_others_from_being_claimed() {
+        let path = TestRegionPath::new("claim-damaged");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let [damaged, other] = [(), ()].map(|()| region.member().unwrap());
+        damage_undo_record(&damaged);
+        let indexes = [damaged, other].map(kill);
+        let claimed = claim_any_dead(&region.shared).unwrap().unwrap();
+        assert_eq!(claimed.index(), indexes[1]);
+        let slot = state_of(claimed.map(), indexes[0]).unwrap().load(Ordering::Relaxed);
+        assert_eq!(state::process(slot), state::NO_PROCESS, "it stays a dead one");
+        assert!(claim_any_dead(&region.shared).unwrap().is_none());
+    }
 }
