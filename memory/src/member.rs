@@ -523,6 +523,7 @@ impl Member {
 
     /// The process of a member, for error messages.
     pub(crate) fn holder(&self, index: u32) -> Result<Holder, Corruption> {
+        self.check_member(index)?;
         let identity = identity_of(self.map(), index)?;
         Ok(Holder { pid: identity.pid, name: identity.text() })
     }

@@ -11,7 +11,7 @@ use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::intent::TxnOutcome;
 use crate::index::split;
-use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, member_at};
+use crate::layout::{Corruption, MEMBER_PIN, member_at};
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo};
 use crate::member::claim::{ClaimFailure, claim_if_free};
 use crate::member::{Member, is_process_dead};
@@ -134,6 +134,7 @@ impl Member {
             if index == self.index() {
                 return Ok(false);
             }
+            self.check_member(index)?;
             let word = state_of(self.map(), index)?;
             let seen = word.load(Ordering::Acquire);
             match state::of(seen) {
@@ -165,10 +166,11 @@ impl Member {
     /// True if a slot is free. Reports corruption if its recoverer does not exist.
     fn is_free(&self, index: u32) -> Result<bool> {
         let word = state_of(self.map(), index)?.load(Ordering::Acquire);
-        let at = state::recoverer(word).checked_sub(1).map(|other| member_at(other as u32));
-        match (state::of(word), at) {
-            (state::RECOVERING, Some(at)) => {
-                let other = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
+        let recoverer = state::recoverer(word).checked_sub(1);
+        match (state::of(word), recoverer) {
+            (state::RECOVERING, Some(recoverer)) => {
+                self.check_member(recoverer as u32)?;
+                let other = state_of(self.map(), recoverer as u32)?.load(Ordering::Acquire);
                 let again = state_of(self.map(), index)?;
                 if state::of(other) == state::FREE && again.load(Ordering::Acquire) == word {
                     return Err(Error::from(Corruption(
