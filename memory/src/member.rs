@@ -521,10 +521,10 @@ impl Member {
         }
     }
 
-    /// The process of a member, for error messages.
+    /// The process that has to act before what a member holds is released: its own, or that of the
+    /// member that recovers it. For error messages.
     pub(crate) fn holder(&self, index: u32) -> Result<Holder, Corruption> {
-        self.check_member(index)?;
-        let identity = identity_of(self.map(), index)?;
+        let identity = identity_of(self.map(), self.responsible_for(index)?)?;
         Ok(Holder { pid: identity.pid, name: identity.text() })
     }
 }

@@ -163,6 +163,21 @@ impl Member {
         Err(Error::from(Corruption("members recover each other in a circle")))
     }
 
+    /// The member for which a member is waited for: itself, or the one that recovers it, and so on.
+    pub(crate) fn responsible_for(&self, index: u32) -> Result<u32, Corruption> {
+        let mut index = index;
+        for _ in 0..=member_slots_used(self.map())? {
+            self.check_member(index)?;
+            let seen = state_of(self.map(), index)?.load(Ordering::Acquire);
+            let recoverer = state::recoverer(seen).checked_sub(1);
+            match recoverer.filter(|_| state::of(seen) == state::RECOVERING) {
+                Some(recoverer) => index = recoverer as u32,
+                None => return Ok(index),
+            }
+        }
+        Err(Corruption("members recover each other in a circle"))
+    }
+
     /// True if a slot is free. Reports corruption if its recoverer does not exist.
     fn is_free(&self, index: u32) -> Result<bool> {
         let word = state_of(self.map(), index)?.load(Ordering::Acquire);
