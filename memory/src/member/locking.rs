@@ -11,7 +11,7 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::crash::{crash_point, is_planted};
 use crate::layout::{Corruption, MEMBER_STATE, member_at};
 use crate::member::arena::{LockSlot, undo};
-use crate::member::{LOCK_WAIT_MAX, Member, lock};
+use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_TOTAL, Member, lock};
 use crate::region::member_table::{member_slots_used, state};
 
 /// How often a waiting writer checks whether the lock's holder is alive. A check costs less than a
@@ -42,6 +42,24 @@ impl LockBounds {
     /// With the usual bound for several holders.
     const fn of(one: Duration) -> Self {
         Self { one, all: one.saturating_mul(HOLDERS_MAX) }
+    }
+}
+
+/// A wait for several locks in turn, which ends [`LOCK_WAIT_TOTAL`] after the first of them was
+/// found busy.
+#[derive(Debug, Default)]
+pub(crate) struct TotalWait {
+    since: Option<Instant>,
+}
+
+impl TotalWait {
+    /// The bounds for one more lock. `None`: the wait is over, however often its locks change
+    /// hands.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<LockBounds> {
+        let since = *self.since.get_or_insert(now);
+        let left = LOCK_WAIT_TOTAL.checked_sub(now.duration_since(since))?;
+        let bounds = LockBounds { one: LOCK_WAIT_MAX.min(left), all: left };
+        (!left.is_zero()).then_some(bounds)
     }
 }
 
@@ -350,6 +368,20 @@ mod tests {
     #[test]
     fn a_wait_for_many_holders_ends() {
         assert_eq!(over_after(|ms| ms), 100 * u64::from(HOLDERS_MAX) + 1);
+    }
+
+    #[test]
+    fn a_wait_for_several_locks_ends_although_each_of_them_changes_hands() {
+        const EVERY: Duration = Duration::from_millis(3);
+        let (mut wait, since) = (TotalWait::default(), Instant::now());
+        let mut rounds = 0;
+        while let Some(bounds) = wait.next(since + EVERY * rounds) {
+            let left = LOCK_WAIT_TOTAL - EVERY * rounds;
+            assert_eq!((bounds.one, bounds.all), (LOCK_WAIT_MAX.min(left), left));
+            rounds += 1;
+        }
+        assert_eq!(rounds, LOCK_WAIT_TOTAL.as_millis().div_ceil(EVERY.as_millis()) as u32);
+        assert!(wait.next(since + 2 * LOCK_WAIT_TOTAL).is_none());
     }
 
     /// A flipped bit in the owner of a lock: the owner has no slot, and its place no page.
