@@ -1,6 +1,7 @@
 //! A region file, and records in it, for tests that create one.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
 
 use nearstate_model::Result;
 
@@ -21,8 +22,11 @@ pub(crate) struct TestRegionPath(PathBuf);
 impl TestRegionPath {
     /// A path of this process with `name` in it, on `/dev/shm` if there is one.
     pub(crate) fn new(name: &str) -> Self {
+        // Tests of one program that share a function run at the same time.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-        Self(Path::new(base).join(format!("nearstate-{name}-{}", std::process::id())))
+        let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(Path::new(base).join(format!("nearstate-{name}-{pid}-{count}")))
     }
 
     /// The path.

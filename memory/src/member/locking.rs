@@ -376,7 +376,7 @@ mod tests {
         let (mut wait, since) = (TotalWait::default(), Instant::now());
         let mut rounds = 0;
         while let Some(bounds) = wait.next(since + EVERY * rounds) {
-            let left = LOCK_WAIT_TOTAL - EVERY * rounds;
+            let left = LOCK_WAIT_TOTAL.saturating_sub(EVERY * rounds);
             assert_eq!((bounds.one, bounds.all), (LOCK_WAIT_MAX.min(left), left));
             rounds += 1;
         }
