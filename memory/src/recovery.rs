@@ -116,8 +116,8 @@ impl Member {
         Ok(failing)
     }
 
-    /// True if a recovery failed because of the member alone: a stopped process takes cells of it, or
-    /// what it has left is damaged. Work for which its recovery is not needed goes on: one dead
+    /// True if a recovery failed because of the member alone: a stopped process takes cells of it,
+    /// or what it has left is damaged. Work for which its recovery is not needed goes on: one dead
     /// session must not close the region for others. Its locks answer with the same error, and the
     /// check names the damage.
     pub(crate) fn leaves_one_member(&self, error: &Error) -> bool {

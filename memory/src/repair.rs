@@ -78,8 +78,8 @@ impl RepairReport {
     }
 }
 
-/// Repairs a region that no other living process has attached, with a session or without. `validate` is as for
-/// [`crate::check::check`]: a record that it refuses is removed.
+/// Repairs a region that no other living process has attached, with a session or without.
+/// `validate` is as for [`crate::check::check`]: a record that it refuses is removed.
 ///
 /// # Errors
 /// `NotARegion` if more than one bit of the superblock is damaged, `InUse`, `System`, and `Damaged`

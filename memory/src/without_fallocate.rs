@@ -12,7 +12,7 @@ use crate::namespace::removal::RemovalDecision;
 use crate::region::file::{AttachOptions, CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::repair::repair_with;
-use crate::system::WITHOUT_FALLOCATE;
+use crate::system::pages::WITHOUT_FALLOCATE;
 
 /// Until it is dropped, the file systems of this thread have no `fallocate`.
 struct WithoutFallocate;

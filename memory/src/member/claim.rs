@@ -140,8 +140,8 @@ pub(crate) fn claim_if_free(
     Ok(Some(own_slot(shared, index, word, claimed)?))
 }
 
-/// Claims a slot that was found in state `seen`, unless the region is closed. `None` if the slot has
-/// changed.
+/// Claims a slot that was found in state `seen`, unless the region is closed. `None` if the slot
+/// has changed.
 ///
 /// The mark is read behind the claim, and before anything else of the slot changes: either the
 /// process that drops or repairs the region sees the session, or the session sees the mark, or that
