@@ -85,7 +85,9 @@ pub fn check_with(
         Ok(true) if report.is_clean() => match region.member() {
             Ok(member) => {
                 was_recovered = true;
-                drop(member);
+                for (slot, error) in member.failing_recoveries()? {
+                    report.fault(format!("recovery of member {slot}: {error}"));
+                }
             }
             Err(error @ Error::Damaged { .. }) => report.fault(format!("recovery: {error}")),
             Err(error) => return Err(error),

@@ -49,6 +49,10 @@ mod models;
 #[cfg(test)]
 mod fixture;
 
+#[cfg(not(loom))]
+#[cfg(test)]
+mod without_fallocate;
+
 pub use allocator::release_allocator_memory;
 pub use clock::{is_reached, lease_clock, now_ms, now_ms_coarse, since_boot, without_expiry};
 pub use cluster::{OwnerLease, VIEW_MAX};

@@ -498,7 +498,8 @@ impl Member {
             note_stalled(self.map(), index, pin.start)?;
             if !self.is_taken(index)? {
                 match self.recover_if_dead(index) {
-                    Ok(_) | Err(Error::Stalled { .. }) => {}
+                    Ok(_) => {}
+                    Err(error) if self.leaves_one_member(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -514,15 +515,16 @@ impl Member {
             owner if owner == self.lock_owner() => Ok(true),
             owner => match self.recover_if_dead(lock::member_of(owner)) {
                 Ok(is_recovered) => Ok(!is_recovered),
-                Err(Error::Stalled { .. }) => Ok(true),
+                Err(error) if self.leaves_one_member(&error) => Ok(true),
                 Err(error) => Err(error),
             },
         }
     }
 
-    /// The process of a member, for error messages.
+    /// The process that has to act before what a member holds is released: its own, or that of the
+    /// member that recovers it. For error messages.
     pub(crate) fn holder(&self, index: u32) -> Result<Holder, Corruption> {
-        let identity = identity_of(self.map(), index)?;
+        let identity = identity_of(self.map(), self.responsible_for(index)?)?;
         Ok(Holder { pid: identity.pid, name: identity.text() })
     }
 }

@@ -11,9 +11,9 @@ use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::intent::TxnOutcome;
 use crate::index::split;
-use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, member_at};
+use crate::layout::{Corruption, MEMBER_PIN, member_at};
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo};
-use crate::member::claim::claim_if_free;
+use crate::member::claim::{ClaimFailure, claim_if_free};
 use crate::member::{Member, is_process_dead};
 use crate::member::{idle, lock};
 use crate::region::member_table::{
@@ -98,12 +98,30 @@ impl Member {
             }
             match self.recover_if_dead(index) {
                 Ok(false) => seen = process,
-                // Not recovered: a stopped process takes cells of it.
-                Ok(true) | Err(Error::Stalled { .. }) => {}
+                Ok(true) => {}
+                Err(error) if self.leaves_one_member(&error) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// The dead members that cannot be recovered, for the check.
+    pub(crate) fn failing_recoveries(&self) -> Result<Vec<(u32, Error)>> {
+        let mut failing = Vec::new();
+        for index in 0..member_slots_used(self.map())? {
+            let recovered = self.operation(|| self.recover_if_dead(index));
+            failing.extend(recovered.err().map(|error| (index, error)));
+        }
+        Ok(failing)
+    }
+
+    /// True if a recovery failed because of the member alone: a stopped process takes cells of it,
+    /// or what it has left is damaged. Work for which its recovery is not needed goes on: one dead
+    /// session must not close the region for others. Its locks answer with the same error, and the
+    /// check names the damage.
+    pub(crate) fn leaves_one_member(&self, error: &Error) -> bool {
+        matches!(error, Error::Stalled { .. } | Error::Damaged { .. }) && !self.map().is_damaged()
     }
 
     /// Recovers a member if its process has ended. Returns true if its locks are free now.
@@ -116,6 +134,7 @@ impl Member {
             if index == self.index() {
                 return Ok(false);
             }
+            self.check_member(index)?;
             let word = state_of(self.map(), index)?;
             let seen = word.load(Ordering::Acquire);
             match state::of(seen) {
@@ -144,13 +163,29 @@ impl Member {
         Err(Error::from(Corruption("members recover each other in a circle")))
     }
 
+    /// The member for which a member is waited for: itself, or the one that recovers it, and so on.
+    pub(crate) fn responsible_for(&self, index: u32) -> Result<u32, Corruption> {
+        let mut index = index;
+        for _ in 0..=member_slots_used(self.map())? {
+            self.check_member(index)?;
+            let seen = state_of(self.map(), index)?.load(Ordering::Acquire);
+            let recoverer = state::recoverer(seen).checked_sub(1);
+            match recoverer.filter(|_| state::of(seen) == state::RECOVERING) {
+                Some(recoverer) => index = recoverer as u32,
+                None => return Ok(index),
+            }
+        }
+        Err(Corruption("members recover each other in a circle"))
+    }
+
     /// True if a slot is free. Reports corruption if its recoverer does not exist.
     fn is_free(&self, index: u32) -> Result<bool> {
         let word = state_of(self.map(), index)?.load(Ordering::Acquire);
-        let at = state::recoverer(word).checked_sub(1).map(|other| member_at(other as u32));
-        match (state::of(word), at) {
-            (state::RECOVERING, Some(at)) => {
-                let other = self.map().word(at + MEMBER_STATE)?.load(Ordering::Acquire);
+        let recoverer = state::recoverer(word).checked_sub(1);
+        match (state::of(word), recoverer) {
+            (state::RECOVERING, Some(recoverer)) => {
+                self.check_member(recoverer as u32)?;
+                let other = state_of(self.map(), recoverer as u32)?.load(Ordering::Acquire);
                 let again = state_of(self.map(), index)?;
                 if state::of(other) == state::FREE && again.load(Ordering::Acquire) == word {
                     return Err(Error::from(Corruption(
@@ -239,8 +274,13 @@ impl Member {
 
     /// Claims a free slot for a moment, and frees its memory.
     pub(crate) fn drain_slot(&self, index: u32) -> Result<()> {
-        // Detaching frees the memory of the slot.
-        drop(claim_if_free(self.shared(), index)?);
+        match claim_if_free(self.shared(), index) {
+            // Detaching frees the memory of the slot.
+            Ok(member) => drop(member),
+            // A process that wants to drop the region will find this session.
+            Err(ClaimFailure::Closed) => {}
+            Err(ClaimFailure::Failed(error)) => return Err(error),
+        }
         Ok(())
     }
 }

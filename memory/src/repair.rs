@@ -31,6 +31,7 @@ use crate::layout::{
 };
 use crate::member::arena::undo;
 use crate::region::file::{AttachOptions, Region};
+use crate::region::liveness::check_alone;
 use crate::region::map::Map;
 use crate::region::member_table::member_slots_used;
 use crate::region::opened_file::{OpenedFile, open_file};
@@ -77,8 +78,8 @@ impl RepairReport {
     }
 }
 
-/// Repairs a region that no living process has a session in. `validate` is as for
-/// [`crate::check::check`]: a record that it refuses is removed.
+/// Repairs a region that no other living process has attached, with a session or without.
+/// `validate` is as for [`crate::check::check`]: a record that it refuses is removed.
 ///
 /// # Errors
 /// `NotARegion` if more than one bit of the superblock is damaged, `InUse`, `System`, and `Damaged`
@@ -97,10 +98,7 @@ pub fn repair_with(
     }
     recover(&region)?;
     region.shared.while_closed(
-        || match region.members().unwrap_or_default().into_iter().find(|member| member.is_alive) {
-            Some(member) => Err(Error::InUse { holder: member.process }),
-            None => Ok(()),
-        },
+        || is_unused(&region),
         || {
             let map = &region.shared.map;
             // Before their undo records are cleared.
@@ -113,6 +111,20 @@ pub fn repair_with(
         },
     )?;
     Ok(report)
+}
+
+/// Checks, while no session opens, that no other process has the region attached.
+///
+/// A process without a session counts too: it has kept where the segments of indexes are, and the
+/// repair frees those of removed namespaces. One that attaches from now on knows none of them.
+fn is_unused(region: &Region) -> Result<()> {
+    // These are named by what their slots say.
+    let members = region.members().unwrap_or_default();
+    if let Some(member) = members.into_iter().find(|member| member.is_alive) {
+        return Err(Error::InUse { holder: member.process });
+    }
+    let number = region.shared.liveness.number();
+    region.shared.map.with_file(|file| check_alone(file, number))
 }
 
 /// What the arenas say before they are cleared.
@@ -286,4 +298,69 @@ fn correct_sealed_with(
         None => report.add_lost(format!("{what}: {seen:#x} cannot be corrected")),
     }
     Ok(())
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::TestRegionPath;
+    use crate::region::file::CreateOptions;
+    use crate::region::member_table::{state, state_of};
+
+    /// How often a test looks whether another thread has come so far.
+    const LOOKS: u32 = 200;
+
+    #[test]
+    fn a_session_that_opens_while_a_repair_runs_has_its_slot_alone() {
+        let path = TestRegionPath::new("opens-in-repair");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        drop(region.member().unwrap());
+        let other = Region::attach(path.path()).unwrap();
+        let map = &region.shared.map;
+        let members = std::thread::scope(|scope| {
+            let opening = region.shared.while_closed(
+                || Ok(()),
+                || {
+                    let opening = scope.spawn(|| {
+                        let mut tries = std::iter::repeat_with(|| other.member());
+                        // It waits a second at most.
+                        tries.find(|tried| !matches!(tried, Err(Error::Stalled { .. })))
+                    });
+                    let is_free = |_| {
+                        std::thread::yield_now();
+                        state::of(state_of(map, 0).unwrap().load(Ordering::Acquire)) == state::FREE
+                    };
+                    // It waits without a slot. If it claimed one, it would have done so by then.
+                    let _ = (0..LOOKS).all(is_free);
+                    metadata::repair(map, &mut RepairReport::default())?;
+                    Ok(opening)
+                },
+            );
+            let first = opening.unwrap().join().unwrap().unwrap();
+            [first, region.member()].map(Result::unwrap)
+        });
+        assert_ne!(members[0].index(), members[1].index(), "two sessions have one slot");
+    }
+
+    #[test]
+    fn a_slot_that_was_claimed_in_a_closed_region_is_given_back() {
+        for seen in [
+            state::make(state::FREE, 0, 3),
+            state::make(state::ALIVE, 9, 3),
+            state::make(state::CLAIMING, 9, 3),
+        ] {
+            let word = crate::atomic::AtomicU64::new(seen);
+            let claimed = state::claim(&word, seen, 7).unwrap();
+            state::give_back(&word, seen, claimed);
+            let left = word.load(Ordering::Relaxed);
+            assert!(!state::is_owned(left) || state::process(left) == state::NO_PROCESS);
+            assert_eq!(state::is_owned(left), state::is_owned(seen), "a dead member stays one");
+            // Not from another session.
+            let next = state::make(state::ALIVE, 7, 5);
+            word.store(next, Ordering::Relaxed);
+            state::give_back(&word, seen, claimed);
+            assert_eq!(word.load(Ordering::Relaxed), next);
+        }
+    }
 }

@@ -1,8 +1,11 @@
 //! The system calls of a region. A failure is returned as an error that names the call or its
 //! purpose.
 
+pub(crate) mod pages;
+
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -11,6 +14,9 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::AtomicU64;
 use crate::clock::since_boot;
+use crate::system::pages::COMMIT_PIECE;
+
+pub(crate) use crate::system::pages::{allocate, commit, commit_keeping, release};
 
 /// `membarrier(2)` commands: the libc crate does not name them.
 const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
@@ -144,91 +150,6 @@ const _: () = assert!(HUGE_PAGE_BYTES.is_power_of_two(), "a mapping is aligned t
 const _: () =
     assert!(COMMIT_PIECE.is_multiple_of(HUGE_PAGE_BYTES as u64), "pieces are whole pages");
 
-/// Allocates pages for the range. On a file system without `fallocate` it writes zeros instead, so
-/// the range must not contain data yet.
-///
-/// The range is allocated in pieces: on tmpfs a signal makes the kernel undo the current piece.
-pub(crate) fn commit(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
-    let mut at = from;
-    while at < from + bytes {
-        let piece = (from + bytes - at).min(COMMIT_PIECE);
-        if !allocate(fd, at, piece)? {
-            write_zeros(fd, at, piece)?;
-        }
-        at += piece;
-    }
-    Ok(())
-}
-
-/// Bytes of one `fallocate`: less than a millisecond of zeroing.
-const COMMIT_PIECE: u64 = 2 << 20;
-
-/// Allocates pages for a range, and changes no byte. False if the file system has no `fallocate`.
-pub(crate) fn allocate(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool> {
-    match fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, from, bytes) {
-        Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM) => Err(Error::Full {
-            detail: format!(
-                "the file system of the region has no room for {bytes} more bytes: enlarge it \
-                 (tmpfs: mount -o remount,size=..., hugetlbfs: vm.nr_hugepages) or delete records"
-            ),
-            heap: None,
-        }),
-        other => is_supported(other, "cannot reserve space for the region"),
-    }
-}
-
-/// Removes the pages of a range from a file: it reads as zeros. False if the file system has no
-/// holes.
-pub(crate) fn release(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<bool> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    is_supported(fallocate(fd, mode, from, bytes), "cannot release memory of the region")
-}
-
-fn is_supported(error: Option<i32>, what: &str) -> Result<bool> {
-    match error {
-        None => Ok(true),
-        Some(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(false),
-        Some(_) => Err(failure(what)),
-    }
-}
-
-/// Calls `fallocate(2)` until no signal interrupts it. Returns its error.
-fn fallocate(fd: BorrowedFd<'_>, mode: i32, from: u64, bytes: u64) -> Option<i32> {
-    loop {
-        // SAFETY: the call accesses no memory of this process, and the descriptor is open.
-        let done = unsafe {
-            libc::fallocate(fd.as_raw_fd(), mode, from.cast_signed(), bytes.cast_signed())
-        };
-        match (done, io::Error::last_os_error().raw_os_error()) {
-            (0, _) => return None,
-            (_, Some(libc::EINTR)) => {}
-            (_, error) => return error,
-        }
-    }
-}
-
-fn write_zeros(fd: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<()> {
-    let zeros = [0_u8; 4096];
-    let mut at = from;
-    while at < from + bytes {
-        let piece = (from + bytes - at).min(zeros.len() as u64);
-        // SAFETY: `zeros` outlives the call and has at least `piece` bytes.
-        let written = unsafe {
-            libc::pwrite(
-                fd.as_raw_fd(),
-                zeros.as_ptr().cast::<c_void>(),
-                piece as usize,
-                at.cast_signed(),
-            )
-        };
-        if written <= 0 {
-            return Err(failure("cannot write zeros into the region's file"));
-        }
-        at += written.unsigned_abs() as u64;
-    }
-    Ok(())
-}
-
 /// Maps the pages of a range with one call instead of one page fault each. Errors are ignored: the
 /// pages are then mapped on first access.
 pub(crate) fn prefault(base: NonNull<u8>, from: u64, bytes: u64) {
@@ -300,16 +221,25 @@ pub(crate) fn lock_byte(fd: BorrowedFd<'_>, byte: u64, mode: LockMode) -> Result
 
 /// True if another open file description has locked the byte, shared or exclusively.
 pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
-    is_in_conflict(fd, byte, libc::F_WRLCK)
+    is_in_conflict(fd, byte..byte + 1, libc::F_WRLCK)
 }
 
 /// True if another open file description has locked the byte exclusively.
 pub(crate) fn is_byte_write_locked(fd: BorrowedFd<'_>, byte: u64) -> Result<bool> {
-    is_in_conflict(fd, byte, libc::F_RDLCK)
+    is_any_byte_write_locked(fd, byte..byte + 1)
 }
 
-fn is_in_conflict(fd: BorrowedFd<'_>, byte: u64, wanted: libc::c_int) -> Result<bool> {
-    let mut range = flock(byte);
+/// True if another open file description has locked one of the bytes exclusively.
+pub(crate) fn is_any_byte_write_locked(fd: BorrowedFd<'_>, bytes: Range<u64>) -> Result<bool> {
+    is_in_conflict(fd, bytes, libc::F_RDLCK)
+}
+
+fn is_in_conflict(fd: BorrowedFd<'_>, bytes: Range<u64>, wanted: libc::c_int) -> Result<bool> {
+    if bytes.is_empty() {
+        return Ok(false); // The kernel takes a length of 0 for all bytes up to the end.
+    }
+    let mut range = flock(bytes.start);
+    range.l_len = (bytes.end - bytes.start).cast_signed();
     range.l_type = wanted as i16;
     // SAFETY: `range` is a complete `flock` that outlives the call.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } != 0 {

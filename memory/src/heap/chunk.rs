@@ -114,7 +114,8 @@ impl ChunkState {
     }
 
     /// As [`ChunkState::decode`], under the chunk's lock. A word with a flipped bit becomes what
-    /// the bitmap says. Then it is unknown whether the chunk has pages, so it gets them again.
+    /// the bitmap says. Then it is unknown whether the chunk has pages, so it gets them again
+    /// ([`Member::commit_chunk`]), which changes no cell.
     pub(crate) fn decode_locked(payload: u64, bitmap: &[AtomicU64; BITMAP_WORDS]) -> ChunkState {
         if with_check(payload & !(0xff << CHECK_SHIFT)) == payload {
             Self::decode(payload)
@@ -297,7 +298,13 @@ impl Member {
     pub(crate) fn commit_chunk(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
         invariant!(self.has_lock(LockSlot::Leaf), "a chunk gets pages without its lock");
         if !state.has_pages {
-            self.map().commit(chunk.start(), CHUNK_BYTES)?;
+            if state.used == 0 {
+                self.map().commit(chunk.start(), CHUNK_BYTES)?;
+            } else {
+                // Cells are in use, so it has pages, and its word had a flipped bit. Zeros must not
+                // be written over them where there is no `fallocate`.
+                self.map().try_commit(chunk.start(), CHUNK_BYTES)?;
+            }
             state.has_pages = true;
             let word = self.map().word(chunk.word_at(self.map()))?;
             lock::hold_with(word, self.lock_owner(), state.encode());

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Result, invariant};
@@ -42,17 +43,45 @@ impl Region {
         if self.shared.map.is_forked() {
             return Err(Error::Forked);
         }
-        let member = claim(&self.shared)?;
-        // The slot is claimed before this is read: either the process that drops the region sees
-        // the session, or the session sees that the region is dropped.
-        self.shared.wait_until_kept()?;
+        let since = Instant::now();
+        let member = loop {
+            match claim(&self.shared) {
+                Ok(member) => break member,
+                // It has no slot while it waits.
+                Err(ClaimFailure::Closed) => self.shared.wait_until_kept(since)?,
+                Err(ClaimFailure::Failed(error)) => return Err(error),
+            }
+        };
         member.operation(|| member.recover_the_dead())?;
         Ok(member)
     }
 }
 
+/// Why no slot was claimed.
+#[derive(Debug)]
+pub(crate) enum ClaimFailure {
+    /// A process drops or repairs the region, or has dropped it.
+    Closed,
+    Failed(Error),
+}
+
+impl From<Error> for ClaimFailure {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Corruption> for ClaimFailure {
+    fn from(error: Corruption) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 /// Claims a slot: a free one, a new one, or that of a dead member.
-fn claim(shared: &Arc<Shared>) -> Result<Member> {
+fn claim(shared: &Arc<Shared>) -> Result<Member, ClaimFailure> {
+    if shared.is_closed()? {
+        return Err(ClaimFailure::Closed);
+    }
     // Each round that fails found the table grown, by this process or by another.
     loop {
         if let Some(member) = claim_any_free(shared)? {
@@ -69,13 +98,13 @@ fn claim(shared: &Arc<Shared>) -> Result<Member> {
         return match claim_any_dead(shared)? {
             Some(member) => Ok(member),
             // Sessions may have ended meanwhile.
-            None => claim_any_free(shared)?.ok_or(full),
+            None => claim_any_free(shared)?.ok_or(ClaimFailure::Failed(full)),
         };
     }
 }
 
 /// Claims the lowest free slot.
-fn claim_any_free(shared: &Arc<Shared>) -> Result<Option<Member>> {
+fn claim_any_free(shared: &Arc<Shared>) -> Result<Option<Member>, ClaimFailure> {
     let high = member_slots_used(&shared.map)?;
     let hint = shared.hint.load(Ordering::Relaxed);
     invariant!(hint <= MEMBERS_MAX as u64, "slot {hint} lies outside the member table");
@@ -90,7 +119,10 @@ fn claim_any_free(shared: &Arc<Shared>) -> Result<Option<Member>> {
 }
 
 /// Claims this slot if it is free.
-pub(crate) fn claim_if_free(shared: &Arc<Shared>, index: u32) -> Result<Option<Member>> {
+pub(crate) fn claim_if_free(
+    shared: &Arc<Shared>,
+    index: u32,
+) -> Result<Option<Member>, ClaimFailure> {
     let word = state_of(&shared.map, index)?;
     let seen = word.load(Ordering::Acquire);
     if state::of(seen) != state::FREE || !has_no_copy(&shared.map, index)? {
@@ -101,13 +133,28 @@ pub(crate) fn claim_if_free(shared: &Arc<Shared>, index: u32) -> Result<Option<M
     if lock::owner_of(taker.load(Ordering::Acquire)) != 0 {
         return Ok(None);
     }
-    let Some(claimed) = state::claim(word, seen, shared.liveness.number()) else {
-        return Ok(None);
-    };
+    let Some(claimed) = claim_word(shared, word, seen)? else { return Ok(None) };
     crash_point!("attach.claimed");
     shared.map.word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Relaxed);
     crash_point!("attach.unpinned");
-    own_slot(shared, index, word, claimed).map(Some)
+    Ok(Some(own_slot(shared, index, word, claimed)?))
+}
+
+/// Claims a slot that was found in state `seen`, unless the region is closed. `None` if the slot
+/// has changed.
+///
+/// The mark is read behind the claim, and before anything else of the slot changes: either the
+/// process that drops or repairs the region sees the session, or the session sees the mark, or that
+/// a repair has made its slot free.
+fn claim_word(shared: &Shared, word: &AtomicU64, seen: u64) -> Result<Option<u64>, ClaimFailure> {
+    let Some(claimed) = state::claim(word, seen, shared.liveness.number()) else {
+        return Ok(None);
+    };
+    if shared.is_closed()? || !state::is_claimed(word, claimed) {
+        state::give_back(word, seen, claimed);
+        return Err(ClaimFailure::Closed);
+    }
+    Ok(Some(claimed))
 }
 
 /// Adds a slot to the table. True if the table has grown. False if it has all its slots.
@@ -144,7 +191,7 @@ fn add_slot(shared: &Shared) -> Result<bool> {
 }
 
 /// Claims the slot of a dead member and recovers it: when no slot is free, and none can be added.
-fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
+fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>, ClaimFailure> {
     let mut alive = None;
     for index in 0..member_slots_used(&shared.map)? {
         let word = state_of(&shared.map, index)?;
@@ -162,7 +209,7 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
         if !names_its_process(&shared.map, index, seen)? {
             continue;
         }
-        let Some(claimed) = state::claim(word, seen, shared.liveness.number()) else { continue };
+        let Some(claimed) = claim_word(shared, word, seen)? else { continue };
         crash_point!("attach.adopted");
         let member = own_slot(shared, index, word, claimed)?;
         // From here on the slot is like that of a session that a panic interrupted.
@@ -172,10 +219,10 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
             member.health.set(Health::Unrecovered);
             clear_copy(&shared.map, index)?;
             state::give_up(word, word.load(Ordering::Acquire));
-            if matches!(error, Error::Stalled { .. }) {
-                continue; // A stopped process takes cells of this one.
+            if member.leaves_one_member(&error) {
+                continue;
             }
-            return Err(error);
+            return Err(error.into());
         }
         member.note_recovered_bumps();
         member.end_operation();
@@ -259,4 +306,26 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         log: KnownLog::default(),
         stall_hook: StallHooks::default(),
     })
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{TestRegionPath, damage_undo_record, kill};
+    use crate::region::file::CreateOptions;
+
+    #[test]
+    fn a_damaged_dead_member_does_not_keep_others_from_being_claimed() {
+        let path = TestRegionPath::new("claim-damaged");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let [damaged, other] = [(), ()].map(|()| region.member().unwrap());
+        damage_undo_record(&damaged);
+        let indexes = [damaged, other].map(kill);
+        let claimed = claim_any_dead(&region.shared).unwrap().unwrap();
+        assert_eq!(claimed.index(), indexes[1]);
+        let slot = state_of(claimed.map(), indexes[0]).unwrap().load(Ordering::Relaxed);
+        assert_eq!(state::process(slot), state::NO_PROCESS, "it stays a dead one");
+        assert!(claim_any_dead(&region.shared).unwrap().is_none());
+    }
 }

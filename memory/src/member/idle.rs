@@ -170,10 +170,10 @@ impl Member {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::fixture::TestRegionPath;
+    use crate::fixture::{TestRegionPath, damage_undo_record, kill};
     use crate::member::pin::STALLED_EPOCHS;
     use crate::region::file::{CreateOptions, Region};
-    use crate::region::member_table::{clear_copy, state, state_of};
+    use crate::region::member_table::{state, state_of};
 
     /// A reader was killed in a view. A process that takes cells of it is stopped. Others advance
     /// the epoch without waiting, and recover the reader when they can.
@@ -185,13 +185,8 @@ mod tests {
         std::mem::forget(reader.pin().unwrap());
         // Its undo record is open: recovery excludes takers.
         reader.operation(|| reader.allocate(100)).unwrap();
-        let index = reader.index();
-        std::mem::forget(reader);
+        let index = kill(reader);
         let slot = state_of(writer.map(), index).unwrap();
-        clear_copy(writer.map(), index).unwrap();
-        let incarnation = state::incarnation(slot.load(Ordering::Relaxed));
-        let dead = state::make(state::ALIVE, state::NO_PROCESS, incarnation);
-        slot.store(dead, Ordering::Relaxed);
         let arena = Arena::new(writer.map(), index, false).unwrap();
         arena.word(undo::TAKER).store(taker.lock_owner() << 48, Ordering::Relaxed);
         for advance in 0..3 * STALLED_EPOCHS {
@@ -202,5 +197,32 @@ mod tests {
         arena.word(undo::TAKER).store(0, Ordering::Relaxed);
         writer.operation(|| writer.advance()).unwrap();
         assert_eq!(state::of(slot.load(Ordering::Relaxed)), state::FREE);
+    }
+
+    /// A reader was killed in a view, and its undo record is damaged: sessions open and the epoch
+    /// advances without its recovery.
+    #[test]
+    fn a_damaged_dead_reader_holds_up_no_session_and_no_advance() {
+        let path = TestRegionPath::new("damaged-reader");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let [writer, reader] = [(), ()].map(|()| region.member().unwrap());
+        std::mem::forget(reader.pin().unwrap());
+        damage_undo_record(&reader);
+        let index = kill(reader);
+        for advance in 0..3 * STALLED_EPOCHS {
+            let advanced = writer.operation(|| writer.advance());
+            advanced.unwrap_or_else(|error| panic!("advance {advance}: {error}"));
+        }
+        region.member().unwrap();
+        writer.operation(|| writer.reclaim()).unwrap();
+        // What needs its recovery names the damage.
+        let recovered = writer.operation(|| writer.recover_if_dead(index));
+        assert!(matches!(recovered, Err(Error::Damaged { .. })), "{recovered:?}");
+        let slot = state_of(writer.map(), index).unwrap().load(Ordering::Relaxed);
+        assert_eq!(state::of(slot), state::ALIVE);
+        drop((writer, region));
+        let report = crate::check::check(path.path(), &mut |_, _| Ok(())).unwrap();
+        let is_named = report.faults.iter().any(|fault| fault.contains("neither its old nor"));
+        assert!(is_named, "{:?}", report.faults);
     }
 }

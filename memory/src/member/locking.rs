@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result, invariant};
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::crash::{crash_point, is_planted};
 use crate::layout::{Corruption, MEMBER_STATE, member_at};
 use crate::member::arena::{LockSlot, undo};
-use crate::member::{LOCK_WAIT_MAX, Member, lock};
-use crate::region::member_table::state;
+use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_TOTAL, Member, lock};
+use crate::region::member_table::{member_slots_used, state};
 
 /// How often a waiting writer checks whether the lock's holder is alive. A check costs less than a
 /// microsecond. A death is detected within this time, well below the promised 10 ms.
@@ -42,6 +42,24 @@ impl LockBounds {
     /// With the usual bound for several holders.
     const fn of(one: Duration) -> Self {
         Self { one, all: one.saturating_mul(HOLDERS_MAX) }
+    }
+}
+
+/// A wait for several locks in turn, which ends [`LOCK_WAIT_TOTAL`] after the first of them was
+/// found busy.
+#[derive(Debug, Default)]
+pub(crate) struct TotalWait {
+    since: Option<Instant>,
+}
+
+impl TotalWait {
+    /// The bounds for one more lock. `None`: the wait is over, however often its locks change
+    /// hands.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<LockBounds> {
+        let since = *self.since.get_or_insert(now);
+        let left = LOCK_WAIT_TOTAL.checked_sub(now.duration_since(since))?;
+        let bounds = LockBounds { one: LOCK_WAIT_MAX.min(left), all: left };
+        (!left.is_zero()).then_some(bounds)
     }
 }
 
@@ -257,11 +275,24 @@ impl Member {
         }
     }
 
+    /// Checks that a member exists that a lock or a slot names. Behind the table are pages that the
+    /// file need not have, and the catalog.
+    #[cold]
+    pub(crate) fn check_member(&self, index: u32) -> Result<(), Corruption> {
+        // The slot was added before another word could name it.
+        fence(Ordering::Acquire);
+        if index < member_slots_used(self.map())? {
+            return Ok(());
+        }
+        Err(Corruption("a lock or a member slot names a member that does not exist"))
+    }
+
     /// Reports corruption if a lock's owner is a slot that was free before and after the lock was
     /// read: a slot becomes free only after its locks. Without this check a waiter would wait
     /// forever.
     pub(crate) fn check_lock_owner(&self, word: &AtomicU64, owner: u64) -> Result<(), Corruption> {
         let index = lock::member_of(owner);
+        self.check_member(index)?;
         let slot = self.map().word(member_at(index) + MEMBER_STATE)?;
         let before = slot.load(Ordering::Acquire);
         let is_owned = lock::owner_of(word.load(Ordering::Acquire)) == owner;
@@ -306,6 +337,9 @@ impl LockWait {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::fixture::{TestRegionPath, put_key};
+    use crate::region::file::{CreateOptions, Region};
+    use crate::region::member_table::state_of;
 
     const BOUND: Duration = Duration::from_millis(100);
 
@@ -334,5 +368,48 @@ mod tests {
     #[test]
     fn a_wait_for_many_holders_ends() {
         assert_eq!(over_after(|ms| ms), 100 * u64::from(HOLDERS_MAX) + 1);
+    }
+
+    #[test]
+    fn a_wait_for_several_locks_ends_although_each_of_them_changes_hands() {
+        const EVERY: Duration = Duration::from_millis(3);
+        let (mut wait, since) = (TotalWait::default(), Instant::now());
+        let mut rounds = 0;
+        while let Some(bounds) = wait.next(since + EVERY * rounds) {
+            let left = LOCK_WAIT_TOTAL.saturating_sub(EVERY * rounds);
+            assert_eq!((bounds.one, bounds.all), (LOCK_WAIT_MAX.min(left), left));
+            rounds += 1;
+        }
+        assert_eq!(rounds, LOCK_WAIT_TOTAL.as_millis().div_ceil(EVERY.as_millis()) as u32);
+        assert!(wait.next(since + 2 * LOCK_WAIT_TOTAL).is_none());
+    }
+
+    /// A flipped bit in the owner of a lock: the owner has no slot, and its place no page.
+    #[test]
+    fn a_lock_of_a_member_that_does_not_exist_is_damage_at_once() {
+        const FLIPPED: u64 = 0x8000;
+        let path = TestRegionPath::new("no-such-owner");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let member = region.member().unwrap();
+        let table = member.namespace(b"ue", 1).unwrap();
+        let bucket = table.bucket_of(member.hash(b"key"));
+        let at = table.bucket_at(member.map(), bucket).unwrap();
+        let word = member.map().word(at).unwrap();
+        let before = word.fetch_or(FLIPPED << 48, Ordering::Relaxed);
+        let slot = member_at(lock::member_of(FLIPPED));
+        for _ in 0..2 {
+            let refused = put_key(&member, table, b"key");
+            assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
+            assert!(!member.map().is_allocated(slot), "a page outside of the table is read");
+        }
+        word.store(before, Ordering::Relaxed);
+        // The same in the slot of a member that is being recovered.
+        let other = region.member().unwrap().index();
+        let state_word = state_of(member.map(), other).unwrap();
+        let recovering = state::make(state::RECOVERING, FLIPPED, 1);
+        state_word.store(recovering, Ordering::Relaxed);
+        let refused = member.operation(|| member.recover_if_dead(other));
+        assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
+        assert!(!member.map().is_allocated(slot), "a page outside of the table is read");
     }
 }

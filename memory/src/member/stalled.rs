@@ -12,12 +12,14 @@ use crate::member::{Member, is_process_dead, lock};
 use crate::region::liveness::process_check;
 use crate::region::member_table::{names_its_process, state, state_of};
 
-/// A process that has kept a lock for a wait's bound.
+/// A process that has kept a lock for a wait's bound, or that has not completed the recovery of a
+/// dead session with the lock in this time.
 #[derive(Debug)]
 pub struct StalledHolder<'m> {
     member: &'m Member,
     lock: &'m AtomicU64,
     word: u64,
+    /// The slot of the lock's owner, or of the member that recovers it.
     slot: u32,
     /// The state word of its slot, read before its process id.
     state: u64,
@@ -60,7 +62,7 @@ impl StalledHolder<'_> {
         &self.process
     }
 
-    /// Which lock it holds.
+    /// Which lock it holds or has to release.
     pub fn held_lock(&self) -> HeldLock {
         HeldLock { lock: std::ptr::from_ref(self.lock).addr(), word: self.word, state: self.state }
     }
@@ -83,13 +85,16 @@ impl StalledHolder<'_> {
         Ok(namespace != 0 && state::of(self.state) == state::ALIVE && is_same)
     }
 
-    /// True if the same session still holds the lock, and its process has lived since it was found.
+    /// True if the same session still holds the lock, or still recovers the one that does, and its
+    /// process has lived since it was found.
     ///
     /// # Errors
     /// `Damaged`, `System`.
     pub fn still_holds(&self) -> Result<bool> {
         let map = self.member.map();
         Ok(self.lock.load(Ordering::Acquire) == self.word
+            && self.member.responsible_for(lock::member_of(lock::owner_of(self.word)))?
+                == self.slot
             && state_of(map, self.slot)?.load(Ordering::Acquire) == self.state
             && names_its_process(map, self.slot, self.state)?
             && !is_process_dead(self.member.shared(), state::process(self.state))?)
@@ -111,6 +116,7 @@ impl Member {
         if lock::owner_of(word) != u64::from(slot) + 1 {
             return Ok(false);
         }
+        let slot = self.responsible_for(slot)?;
         let state = state_of(self.map(), slot)?.load(Ordering::Acquire);
         let process = self.holder(slot)?;
         let holder = StalledHolder { member: self, lock, word, slot, state, process };
@@ -121,9 +127,13 @@ impl Member {
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests {
+    use nearstate_model::Error;
+
     use super::*;
-    use crate::fixture::TestRegionPath;
+    use crate::fixture::{TestRegionPath, kill};
     use crate::layout::MEMBER_PID;
+    use crate::member::LOCK_WAIT_SHORT;
+    use crate::member::arena::LockSlot;
     use crate::region::file::{CreateOptions, Region};
 
     /// A session with a lock word that it holds, and what another one reads of it.
@@ -189,5 +199,43 @@ mod tests {
                 assert!(!found.is_of_this_namespace().unwrap());
             }
         });
+    }
+
+    /// A dead session holds a lock, and the process that recovers it is stopped.
+    #[test]
+    fn a_stopped_recoverer_is_named_and_not_the_dead_session() {
+        const PID: u32 = 4242;
+        let path = TestRegionPath::new("stopped-recoverer");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let [waiter, dead, recoverer] = [(), (), ()].map(|()| region.member().unwrap());
+        let table = waiter.namespace(b"ue", 1).unwrap();
+        let at = table.bucket_at(waiter.map(), 0).unwrap();
+        let lock = waiter.map().word(at).unwrap();
+        let word = lock.fetch_or(dead.lock_owner() << 48, Ordering::Relaxed);
+        let word = dead.lock_owner() << 48 | word;
+        let slot = kill(dead);
+        let killed = state_of(waiter.map(), slot).unwrap();
+        assert!(state::win(killed, killed.load(Ordering::Relaxed), recoverer.lock_owner()));
+        let pid = member_at(recoverer.index()) + MEMBER_PID;
+        waiter.map().word(pid).unwrap().store(u64::from(PID), Ordering::Relaxed);
+
+        let refused = waiter
+            .operation(|| waiter.acquire_within(at, LockSlot::Bucket, LOCK_WAIT_SHORT).map(drop));
+        let is_named = matches!(&refused, Err(Error::Stalled { holder }) if holder.pid == PID);
+        assert!(is_named, "{refused:?}");
+        waiter.set_stall_hook(Some(Box::new(|holder| {
+            assert!(holder.process().pid == PID && holder.still_holds().unwrap());
+            StallDecision::WaitOn
+        })));
+        assert!(waiter.waits_on(lock, word, slot).unwrap());
+        // Another member recovers it now.
+        waiter.set_stall_hook(Some(Box::new(move |holder| {
+            let map = holder.member.map();
+            let next = state::make(state::RECOVERING, holder.member.lock_owner(), 1);
+            state_of(map, slot).unwrap().store(next, Ordering::Relaxed);
+            assert!(!holder.still_holds().unwrap());
+            StallDecision::GiveUp
+        })));
+        assert!(!waiter.waits_on(lock, word, slot).unwrap());
     }
 }

@@ -23,6 +23,10 @@ pub(super) const MUTANTS: &[(&str, &str)] = &[
     ("give-up-with-number", GIVE_UP),
     ("drop-no-fence", DROP),
     ("open-no-fence", DROP),
+    ("give-back-without-swap", REPAIR),
+    ("reset-without-swap", REPAIR),
+    ("claim-unverified", REPAIR),
+    ("drop-no-fence", REPAIR),
 ];
 
 const RECOVERY: &str = "member_slot::the_winner_recovers_alone_and_never_the_next_owner";
@@ -31,6 +35,7 @@ const CLAIM: &str = "member_slot::a_free_slot_has_one_next_owner";
 const NUMBER: &str = "member_slot::a_number_that_a_slot_names_belongs_to_no_later_process";
 const GIVE_UP: &str = "member_slot::a_recovery_that_fails_does_not_revive_the_dead";
 const DROP: &str = "member_slot::no_session_opens_in_a_region_that_is_dropped";
+const REPAIR: &str = "member_slot::a_slot_that_a_repair_makes_free_has_one_next_owner";
 
 /// The number of the process that died, and of two that live.
 const DEAD: u64 = 5;
@@ -239,5 +244,39 @@ fn no_session_opens_in_a_region_that_is_dropped() {
         let [_, _, removed, opened] = &*shared;
         let both = removed.load(Ordering::Relaxed) + opened.load(Ordering::Relaxed);
         assert!(both < 2, "a session is open in a file that was removed");
+    });
+}
+
+#[test]
+fn a_slot_that_a_repair_makes_free_has_one_next_owner() {
+    check(|| {
+        // The drop mark, a slot's word, the sessions that opened.
+        let shared = Arc::new([0, 0, 0].map(AtomicU64::new));
+        let repairing = start(&shared, |[mark, slot, _]| {
+            assert!(close(mark, 1));
+            if state::of(slot.load(Ordering::Acquire)) == state::FREE {
+                state::reset(slot);
+            }
+            mark.store(0, Ordering::Release);
+        });
+        let opening = [(), ()].map(|()| {
+            start(&shared, |[mark, slot, opened]| {
+                let seen = slot.load(Ordering::Acquire);
+                if state::of(seen) != state::FREE {
+                    return;
+                }
+                let Some(claimed) = state::claim(slot, seen, LIVING[0]) else { return };
+                if look(mark) == 0 && state::is_claimed(slot, claimed) {
+                    opened.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    state::give_back(slot, seen, claimed);
+                }
+            })
+        });
+        wait_for([repairing]);
+        wait_for(opening);
+        let [_, slot, opened] = &*shared;
+        let is_owned = state::is_owned(slot.load(Ordering::Relaxed));
+        assert_eq!(opened.load(Ordering::Relaxed), u64::from(is_owned), "sessions of a slot");
     });
 }

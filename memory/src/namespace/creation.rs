@@ -67,6 +67,7 @@ impl Member {
             return Ok(found);
         }
         self.operation(|| {
+            self.prepare_free_entry()?;
             let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
             let created = self.create_namespace(name, kind, policy);
             self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
@@ -145,7 +146,7 @@ impl Member {
         let initial = self.initial_flags(policy)?;
         let fill = || self.fill_entry(index, (name, kind), initial);
         let (generation, change) = self.change_catalog(fill)?;
-        self.names().record(index, EntryState::Live(generation), (name, kind), change);
+        self.names().record(map, index, EntryState::Live(generation), (name, kind), change);
         Ok((generation << NAMESPACE_NUMBER_BITS | index, kind))
     }
 
@@ -160,7 +161,10 @@ impl Member {
         let used = entries_used(map)?;
         invariant!(index <= used, "namespace {index} is created before {used}");
         let at = catalog_at(index);
-        map.commit(at, CATALOG_BYTES)?;
+        if index == used {
+            // Behind the count no other process uses it. A killed creator may have left a segment.
+            map.commit_keeping(at, CATALOG_BYTES)?;
+        }
         let state = map.word(at + CATALOG_STATE)?.load(Ordering::Acquire);
         let (generation, is) = parse_use(self.use_word(index)?.load(Ordering::Acquire))?;
         // A creator that was killed before it counted its entry has left it live.
@@ -218,6 +222,17 @@ impl Member {
             return Err(Corruption("a watch ring has no room for the end of a namespace").into());
         }
         Ok(())
+    }
+
+    /// Raises the stamps of the entry that a creation would take, without the namespaces lock: with
+    /// it they are only read, unless the floor has risen since. If the entry has another namespace
+    /// by then, its stamps began with that floor.
+    pub(super) fn prepare_free_entry(&self) -> Result<()> {
+        let free = self.names().free_index();
+        match free {
+            Some(index) => self.raise_stamps(index, stamp_floor(self.map())?),
+            None => Ok(()),
+        }
     }
 
     /// Raises the stamps of an index that a removed namespace has used.

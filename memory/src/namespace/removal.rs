@@ -4,7 +4,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::index::bucket::{STAMP_REMOVABLE_MAX, stamp_of};
+use crate::index::bucket::{STAMP_REMOVABLE_MAX, is_intent, is_link, load, stamp_of};
 use crate::index::lookup::walk_chain;
 use crate::layout::{NAMESPACE_NUMBER_BITS, SUPER_NAMESPACES_LOCK, entry_of};
 use crate::member::Member;
@@ -61,6 +61,10 @@ impl Member {
             return Err(used_too_often(number));
         }
         let table = self.table(number)?;
+        if self.has_entry(table)? {
+            table.check_current(number)?;
+            return Ok(false);
+        }
         self.operation(|| {
             let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
             let done = self.remove_locked(table, number, decide);
@@ -119,7 +123,22 @@ impl Member {
             EntryUse::Free => EntryState::Free(next),
             EntryUse::Live | EntryUse::Leaving | EntryUse::Removed => EntryState::Removed(next),
         };
-        self.names().record(index, state, (&[], 0), change);
+        self.names().record(self.map(), index, state, (&[], 0), change);
+    }
+
+    /// True if a bucket's own line has an entry, found without a lock: then no process has to wait
+    /// for a walk. An intent does not count, because its member may be dead.
+    fn has_entry(&self, table: &IndexTable) -> Result<bool> {
+        let mut bucket = 0;
+        while bucket < table.refresh(self.map())? {
+            let line = self.map().line_at(table.bucket_at(self.map(), bucket)?)?;
+            let mut words = line.iter().skip(1).map(load);
+            if words.any(|word| word != 0 && !is_link(word) && !is_intent(word)) {
+                return Ok(true);
+            }
+            bucket += 1;
+        }
+        Ok(false)
     }
 
     /// The highest stamp of an index that has no entry; `None` if it has one. Passes each bucket's
@@ -213,5 +232,82 @@ impl Member {
     pub fn set_removal_cursor(&self, number: u32) {
         let next = u64::from(entry_of(number)) + 1;
         self.shared().removal_cursor.store(next, Ordering::Relaxed);
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{TestRegionPath, put_key, remove_key};
+    use crate::region::catalog::stamp_floor;
+    use crate::region::file::{CreateOptions, Region};
+
+    /// Records that make an index grow.
+    const RECORDS: u64 = 1000;
+
+    /// A namespace whose index has grown, with one record or with none.
+    fn grown(member: &Member, name: &[u8], is_empty: bool) -> u32 {
+        let (number, _) = member.open_namespace(name, 1).unwrap();
+        let table = member.table(number).unwrap();
+        for key in 0..RECORDS {
+            put_key(member, table, &key.to_le_bytes()).unwrap();
+        }
+        for key in u64::from(!is_empty)..RECORDS {
+            remove_key(member, table, &key.to_le_bytes()).unwrap();
+        }
+        number
+    }
+
+    fn remove(member: &Member, number: u32) -> bool {
+        let removed = RemovalDecision::Remove { has_index: false };
+        member.remove_namespace(number, |_| Ok(removed)).unwrap()
+    }
+
+    #[test]
+    fn a_creation_takes_the_free_entry_with_the_fewest_buckets() {
+        let path = TestRegionPath::new("fewest-buckets");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let other = Region::attach(path.path()).unwrap();
+        let [one, two] = [&region, &other].map(|region| region.member().unwrap());
+        let large = grown(&one, b"large", true);
+        let (small, _) = one.open_namespace(b"small", 1).unwrap();
+        assert!(remove(&one, large) && remove(&one, small));
+        // As the process that has removed them knows it, and as another one reads it.
+        let (third, _) = one.open_namespace(b"third", 1).unwrap();
+        assert_eq!(entry_of(third), small);
+        assert!(remove(&one, third));
+        assert_eq!(entry_of(two.open_namespace(b"fourth", 1).unwrap().0), small);
+        assert_eq!(entry_of(two.open_namespace(b"fifth", 1).unwrap().0), large);
+    }
+
+    #[test]
+    fn stamps_are_raised_and_records_are_found_without_the_namespaces_lock() {
+        let path = TestRegionPath::new("unlocked-walks");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let [member, holder] = [(), ()].map(|()| region.member().unwrap());
+        let used = grown(&member, b"used", false);
+        let (free, _) = member.open_namespace(b"free", 1).unwrap();
+        let stamped = grown(&member, b"stamped", true);
+        assert!(remove(&member, free) && remove(&member, stamped));
+        let table = member.shared_table(free).unwrap();
+        let is_low = || {
+            let floor = stamp_floor(member.map()).unwrap();
+            (0..table.buckets()).any(|bucket| {
+                let at = table.bucket_at(member.map(), bucket).unwrap();
+                stamp_of(member.map().word(at).unwrap().load(Ordering::Relaxed)) < floor
+            })
+        };
+        assert!(is_low());
+        holder
+            .operation(|| {
+                let payload = holder.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
+                assert!(!remove(&member, used), "it has a record");
+                member.operation(|| member.prepare_free_entry())?;
+                holder.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
+                Ok(())
+            })
+            .unwrap();
+        assert!(!is_low());
     }
 }

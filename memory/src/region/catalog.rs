@@ -22,9 +22,9 @@ use nearstate_model::{Error, invariant};
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::layout::{
-    CATALOG_CHECK, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_STATE, Corruption, NAMESPACE_LIVE,
-    NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_STAMP_FLOOR, catalog_at,
-    seal, unseal,
+    CATALOG_BUCKETS, CATALOG_CHECK, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_STATE, Corruption,
+    NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES,
+    SUPER_STAMP_FLOOR, catalog_at, seal, unseal,
 };
 use crate::region::catalog_use::{EntryUse, is_current, namespace_removed, parse_use};
 use crate::region::index_table::{NamespaceIdentity, number_in};
@@ -166,6 +166,8 @@ struct KnownEntry {
     /// The name of its namespace, if it has one.
     name: Arc<[u8]>,
     kind: u64,
+    /// Buckets of its index, if it is free: its next creator visits each of them.
+    buckets: u64,
 }
 
 /// The names of a region's namespaces, as far as a process has read them.
@@ -175,7 +177,8 @@ pub(crate) struct NameTable {
     valid_for: Option<u64>,
     entries: Vec<KnownEntry>,
     live: BTreeMap<Arc<[u8]>, u32>,
-    free: BTreeSet<u32>,
+    /// With the numbers of their buckets: those with few come first.
+    free: BTreeSet<(u64, u32)>,
     interrupted: BTreeSet<u32>,
 }
 
@@ -234,7 +237,8 @@ impl NameTable {
                 (Vec::new(), 0)
             }
         };
-        self.set(index, KnownEntry { state: Some(state), name: name.into(), kind });
+        let buckets = buckets_of(map, index, state);
+        self.set(index, KnownEntry { state: Some(state), name: name.into(), kind, buckets });
         Ok(())
     }
 
@@ -257,7 +261,7 @@ impl NameTable {
                 }
             }
             Some(EntryState::Free(_)) => {
-                self.free.remove(&index);
+                self.free.remove(&(old.buckets, index));
             }
             Some(EntryState::Interrupted) => {
                 self.interrupted.remove(&index);
@@ -269,7 +273,7 @@ impl NameTable {
                 self.live.insert(entry.name, index);
             }
             Some(EntryState::Free(_)) => {
-                self.free.insert(index);
+                self.free.insert((entry.buckets, index));
             }
             Some(EntryState::Interrupted) => {
                 self.interrupted.insert(index);
@@ -291,14 +295,22 @@ impl NameTable {
         Ok((number_in(map, index)? == Some(number)).then_some((number, *kind)))
     }
 
-    /// An entry for a new namespace: one whose creation was interrupted, or a free one.
+    /// An entry for a new namespace: one whose creation was interrupted, or the free one with the
+    /// fewest buckets.
     pub(crate) fn free_entry(&self) -> Option<u32> {
-        self.interrupted.first().or_else(|| self.free.first()).copied()
+        self.interrupted.first().copied().or_else(|| self.free_index())
+    }
+
+    /// The free entry with the fewest buckets: its creator holds the namespaces lock for a short
+    /// time.
+    pub(crate) fn free_index(&self) -> Option<u32> {
+        self.free.first().map(|(_, index)| *index)
     }
 
     /// Records the caller's own change of an entry, which changed the number of changes so.
     pub(crate) fn record(
         &mut self,
+        map: &Map,
         index: u32,
         state: EntryState,
         (name, kind): (&[u8], u64),
@@ -306,10 +318,21 @@ impl NameTable {
     ) {
         invariant!(before < after, "the count of changes goes from {before} to {after}");
         if self.valid_for == Some(before) {
-            self.set(index, KnownEntry { state: Some(state), name: name.into(), kind });
+            let buckets = buckets_of(map, index, state);
+            self.set(index, KnownEntry { state: Some(state), name: name.into(), kind, buckets });
             self.valid_for = Some(after);
         }
     }
+}
+
+/// The number of buckets of a free entry, 0 for others. A damaged number is found when the entry is
+/// used: it comes last.
+fn buckets_of(map: &Map, index: u32, state: EntryState) -> u64 {
+    if !matches!(state, EntryState::Free(_)) {
+        return 0;
+    }
+    let word = map.word(catalog_at(index) + CATALOG_BUCKETS);
+    word.and_then(|word| unseal(word.load(Ordering::Relaxed), "")).unwrap_or(u64::MAX)
 }
 
 #[cfg(all(test, not(loom)))]

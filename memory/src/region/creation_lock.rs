@@ -43,9 +43,10 @@ impl CreationLock {
         &self.file
     }
 
-    /// Waits for the lock, at most a second.
+    /// Waits for the lock of a complete region, at most a second. That its file grows is no
+    /// progress of the process that holds the lock: any member makes it grow.
     pub(crate) fn acquire(file: &File) -> Result<Self> {
-        let mut wait = CreationWait::new();
+        let mut wait = CreationWait::fixed();
         loop {
             if let Some(lock) = Self::try_acquire(file)? {
                 return Ok(lock);
@@ -82,27 +83,40 @@ pub(crate) fn is_held(file: &File) -> Result<bool> {
 /// A bounded wait for the process that holds the creation lock.
 #[derive(Debug)]
 pub(crate) struct CreationWait {
-    /// When the wait began, or the file last changed.
+    /// When the wait began, or the file last grew.
     since: Instant,
-    /// The size of the file, and how much of it is allocated.
-    size: (u64, u64),
+    /// The size of the file, and how much of it is allocated. `None`: that does not matter.
+    size: Option<(u64, u64)>,
 }
 
 impl CreationWait {
+    /// For the creator of a file that is no region yet: it makes the file grow.
     pub(crate) fn new() -> Self {
-        Self { since: Instant::now(), size: (0, 0) }
+        Self { since: Instant::now(), size: Some((0, 0)) }
+    }
+
+    /// At most a second.
+    fn fixed() -> Self {
+        Self { since: Instant::now(), size: None }
+    }
+
+    /// True if the wait is over. `found` is the size of the file at `now`.
+    fn is_over(&mut self, found: (u64, u64), now: Instant) -> bool {
+        if let Some(size) = &mut self.size
+            && *size != found
+        {
+            (*size, self.since) = (found, now);
+        }
+        now.duration_since(self.since) > WAIT_MAX
     }
 
     /// Waits a moment.
     ///
     /// # Errors
-    /// `Stalled` if the file has not grown for a second.
+    /// `Stalled` after a second, or if the file has not grown for a second.
     pub(crate) fn pause(&mut self, file: &File) -> Result<()> {
         let found = file.metadata().map_err(|_| failure("cannot stat the region's file"))?;
-        let size = (found.len(), found.blocks());
-        if size != self.size {
-            *self = Self { since: Instant::now(), size };
-        } else if self.since.elapsed() > WAIT_MAX {
+        if self.is_over((found.len(), found.blocks()), Instant::now()) {
             return Err(Error::Stalled { holder: holder(file)? });
         }
         std::thread::sleep(POLL_EVERY);
@@ -134,4 +148,26 @@ fn has_lock(process: &Path, wanted: &str) -> bool {
         let is_it = |line: &str| line.contains("OFDLCK") && line.trim_end().ends_with(wanted);
         text.lines().any(is_it)
     })
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds after which a wait is over while the file grows for `growing_ms`.
+    fn over_after(mut wait: CreationWait, growing_ms: u64) -> u64 {
+        let since = wait.since;
+        let mut times = 0..;
+        let is_over =
+            |ms: &u64| wait.is_over((1, *ms.min(&growing_ms)), since + Duration::from_millis(*ms));
+        times.find(is_over).unwrap()
+    }
+
+    #[test]
+    fn only_the_wait_for_a_creator_goes_on_while_the_file_grows() {
+        assert_eq!(over_after(CreationWait::new(), 5000), 6001);
+        assert_eq!(over_after(CreationWait::new(), 0), 1001);
+        assert_eq!(over_after(CreationWait::fixed(), 5000), 1001);
+    }
 }

@@ -7,14 +7,18 @@
 //! D2  fence                                S2  fence
 //! D3  a slot of a living process?          S3  mark?
 //!     yes: mark := 0, InUse                    0: open
-//!     no: remove the file, mark := dropped     dropped: refuse, give the slot back
-//!                                              a process: wait until it has decided
+//!     no: remove the file, mark := dropped     else give the slot back (CAS), and then
+//!                                              dropped: refuse
+//!                                              a process: wait until it has decided, from S1
 //! ```
 //!
 //! D2 and S2 pair: D3 sees the slot, or S3 sees the mark. So a session never opens in a file that
-//! was removed while the session was opened. A process that dies between D1 and its decision leaves
-//! a mark that names no living process; the next process that finds it takes it away, or completes
-//! it if the file was removed.
+//! was removed while the session was opened. A repair holds the mark too, and makes each slot free
+//! before it removes the mark. So a session changes nothing else of its slot before S3, opens only
+//! if the slot still has its word behind S3, and gives it back only then.
+//!
+//! A process that dies between D1 and its decision leaves a mark that names no living process; the
+//! next process that finds it takes it away, or completes it if the file was removed.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -63,14 +67,18 @@ pub(crate) fn look(mark: &AtomicU64) -> u64 {
 }
 
 impl Shared {
-    /// Waits until no process is dropping the region.
+    /// S2 and S3: true if the region is closed, or a process is about to decide whether it is.
+    pub(crate) fn is_closed(&self) -> Result<bool, Corruption> {
+        Ok(look(self.map.word(SUPER_DROP)?) != 0)
+    }
+
+    /// Waits until no process is dropping the region. The caller waits since `since`.
     ///
     /// # Errors
     /// `NotARegion` if it was dropped, `Stalled` if the dropping process does not decide within a
     /// second.
-    pub(crate) fn wait_until_kept(&self) -> Result<()> {
+    pub(crate) fn wait_until_kept(&self, since: Instant) -> Result<()> {
         let word = self.map.word(SUPER_DROP)?;
-        let since = Instant::now();
         loop {
             let seen = look(word);
             if seen == 0 {
@@ -103,8 +111,9 @@ impl Shared {
     ) -> Result<()> {
         let word = self.map.word(SUPER_DROP)?;
         let mine = mark_of(self.identity.pid, self.liveness.number());
+        let since = Instant::now();
         loop {
-            self.wait_until_kept()?;
+            self.wait_until_kept(since)?;
             if close(word, mine) {
                 break;
             }
@@ -127,8 +136,9 @@ impl Shared {
     ) -> Result<T> {
         let mark = self.map.word(SUPER_DROP)?;
         let mine = mark_of(self.identity.pid, self.liveness.number());
+        let since = Instant::now();
         loop {
-            self.wait_until_kept()?;
+            self.wait_until_kept(since)?;
             if close(mark, mine) {
                 break;
             }

@@ -353,7 +353,7 @@ impl Region {
         if options.populate {
             // The superblock is complete except for its magic, by which `is_creation_interrupted`
             // recognizes it.
-            map.commit(0, length)?;
+            map.commit_keeping(0, length)?;
         }
         map.word(SUPER_MAGIC)?.store(MAGIC, Ordering::Release);
         if options.populate {

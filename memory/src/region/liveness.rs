@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::crash::crash_point;
 use crate::region::lock_page::LockPage;
@@ -196,6 +196,39 @@ pub(crate) fn is_process_alive(file: &File, number: u64) -> Result<bool> {
         return Ok(false);
     }
     system::is_byte_write_locked(file.as_fd(), LIVENESS_BYTE + number)
+}
+
+/// Checks that no other process has the region attached than the one with this number.
+///
+/// # Errors
+/// `InUse` names such a process, `System`.
+pub(crate) fn check_alone(file: &File, number: u64) -> Result<()> {
+    debug_assert!((1..=NUMBERS_MAX).contains(&number), "a process has the number {number}");
+    let own = LIVENESS_BYTE + number;
+    for others in [LIVENESS_BYTE..own, own + 1..LIVENESS_BYTE + NUMBERS_MAX + 1] {
+        if system::is_any_byte_write_locked(file.as_fd(), others)? {
+            return Err(Error::InUse { holder: mapping_process(file)? });
+        }
+    }
+    Ok(())
+}
+
+/// A process that maps a file, as far as this process may see it. A process without a session has
+/// stored its id nowhere, and the kernel does not tell which process holds a lock of an open file.
+fn mapping_process(file: &File) -> Result<Holder> {
+    let (device, inode) = file_key(file)?;
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let wanted = format!(" {major:02x}:{minor:02x} {inode} ");
+    for folder in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = folder.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = pid.filter(|pid| *pid != std::process::id()) else { continue };
+        let maps = fs::read_to_string(folder.path().join("maps")).unwrap_or_default();
+        if maps.lines().any(|line| line.contains(&wanted)) {
+            let name = fs::read_to_string(folder.path().join("comm")).unwrap_or_default();
+            return Ok(Holder { pid, name: name.trim_end().to_owned() });
+        }
+    }
+    Ok(Holder { pid: 0, name: "not visible: it has the file mapped, see /proc/locks".to_owned() })
 }
 
 /// Device and inode of a file.

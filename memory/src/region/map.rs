@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -352,12 +352,27 @@ impl Map {
         }
     }
 
-    /// Allocates pages for a range of the file and maps them.
+    /// Allocates pages for a range of the file that contains no data, and maps them.
     pub(crate) fn commit(&self, from: u64, bytes: u64) -> Result<()> {
+        self.commit_by(system::commit, from, bytes)
+    }
+
+    /// As [`Map::commit`], for a range that may contain data, which it keeps. No other code may
+    /// change the range meanwhile.
+    pub(crate) fn commit_keeping(&self, from: u64, bytes: u64) -> Result<()> {
+        self.commit_by(system::commit_keeping, from, bytes)
+    }
+
+    fn commit_by(
+        &self,
+        commit: fn(BorrowedFd<'_>, u64, u64) -> Result<()>,
+        from: u64,
+        bytes: u64,
+    ) -> Result<()> {
         if from > self.bytes || bytes > self.bytes - from {
             return Err(Error::from(OUTSIDE));
         }
-        self.with_file(|file| system::commit(file.as_fd(), from, bytes))?;
+        self.with_file(|file| commit(file.as_fd(), from, bytes))?;
         system::prefault(self.base, from, bytes);
         Ok(())
     }

@@ -92,6 +92,47 @@ pub(crate) fn set_alive(word: &AtomicU64, claimed: u64) -> bool {
     word.compare_exchange(claimed, alive, success, Ordering::Relaxed).is_ok()
 }
 
+/// True if a slot that was claimed is still that of its claimer, which has found the region open. A
+/// repair that ended in between may have made it free.
+pub(crate) fn is_claimed(word: &AtomicU64, claimed: u64) -> bool {
+    debug_assert!(of(claimed) == CLAIMING, "a slot is claimed before it is alive");
+    word.load(Ordering::Relaxed) == claimed || mutant("claim-unverified")
+}
+
+/// Gives a slot back that was claimed from state `seen`, before anything else of it was changed:
+/// the region is closed. A repair may have made it free, and another session may own it by now:
+/// then nothing changes. A slot that was claimed from a dead member stays one of a dead process.
+pub(crate) fn give_back(word: &AtomicU64, seen: u64, claimed: u64) {
+    debug_assert!(of(claimed) == CLAIMING, "a slot that is alive is not given back");
+    let state = if of(seen) == FREE { FREE } else { CLAIMING };
+    let left = make(state, NO_PROCESS, incarnation(claimed));
+    if mutant("give-back-without-swap") {
+        word.store(left, Ordering::Relaxed);
+        return;
+    }
+    let _ = word.compare_exchange(claimed, left, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Makes a slot free, in a repair: no session is open, but one that opens may have claimed the slot
+/// and be about to [give it back](give_back). True if the slot was not free.
+pub(crate) fn reset(word: &AtomicU64) -> bool {
+    let mut seen = word.load(Ordering::Acquire);
+    loop {
+        let free = make(FREE, 0, incarnation(seen));
+        if seen == free {
+            return false;
+        }
+        if mutant("reset-without-swap") {
+            word.store(free, Ordering::Release);
+            return true;
+        }
+        match word.compare_exchange(seen, free, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
+    }
+}
+
 /// W1: true if `me` alone recovers the member that was found in state `seen`. Acquire: the winner
 /// sees the work of a recoverer that died before.
 pub(crate) fn win(word: &AtomicU64, seen: u64, me: u64) -> bool {

@@ -8,6 +8,7 @@ use super::{RepairReport, candidates, correct, correct_sealed, correct_sealed_wi
 use crate::atomic::Ordering;
 use crate::check::metadata::{is_gap, unused_entry_words};
 use crate::cluster::{repair_words, unbind};
+use crate::crash::crash_point;
 use crate::follow::{
     FollowState, Following, following, raise_incarnation, rejoin, rejoin_if_damaged,
     repair_follower,
@@ -222,8 +223,10 @@ fn members(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
         if state::of(word) != state::FREE && open.iter().any(|which| arena.get(*which) != 0) {
             report.add_lost(format!("the unfinished operation of member slot {index}"));
         }
-        let free = state::make(state::FREE, 0, state::incarnation(word));
-        let mut is_changed = set(map, at + MEMBER_STATE, free)?;
+        let mut is_changed = state::reset(map.word(at + MEMBER_STATE)?);
+        if is_changed {
+            crash_point!("repair.stored");
+        }
         let kept = [
             MEMBER_STATE,
             MEMBER_PID,

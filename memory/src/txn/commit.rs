@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::{crash_point, is_planted};
@@ -20,8 +20,8 @@ use crate::index::lookup::{find_bucket, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
-use crate::member::locking::LockBounds;
-use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, LOCK_WAIT_TOTAL, Member};
+use crate::member::locking::TotalWait;
+use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
 use crate::region::index_table::{IndexTable, NO_NAMESPACE};
 use crate::region::linear_hash::step;
 use crate::ring;
@@ -33,13 +33,13 @@ use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target, r
 use crate::txn::usage;
 
 /// The result of an attempt to take all locks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum LockAttempt {
     All,
     /// A bucket was split meanwhile, so a key belongs to another bucket.
     Moved,
-    /// A living process holds this lock.
-    Busy(u64),
+    /// This living process holds this lock.
+    Busy(u64, Holder),
 }
 
 impl Member {
@@ -168,10 +168,10 @@ impl Member {
 
     /// Takes the locks of all buckets, in the order of their offsets. While it holds locks it waits
     /// only briefly. It waits for a busy lock without holding any: for [`LOCK_WAIT_MAX`] if one
-    /// holder keeps it, and in all for [`LOCK_WAIT_TOTAL`], for all locks and holders together.
+    /// holder keeps it, and in all as [`TotalWait`] says, for all locks and holders together.
     fn lock_all(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<()> {
         let arena = self.arena();
-        let (mut since, mut is_split) = (None, false);
+        let (mut wait, mut is_split) = (TotalWait::default(), false);
         loop {
             self.sort_locks(plan, is_split)?;
             let mut before = 0;
@@ -193,10 +193,8 @@ impl Member {
             unlock(&arena, self.lock_owner())?;
             let locked = locked?;
             is_split |= matches!(locked, LockAttempt::Moved);
-            if let LockAttempt::Busy(at) = locked {
-                let since = *since.get_or_insert_with(Instant::now);
-                let left = LOCK_WAIT_TOTAL.saturating_sub(since.elapsed());
-                let bounds = LockBounds { one: LOCK_WAIT_MAX.min(left), all: left };
+            if let LockAttempt::Busy(at, holder) = locked {
+                let bounds = wait.next(Instant::now()).ok_or(Error::Stalled { holder })?;
                 let payload = self.acquire_bounded(at, LockSlot::Bucket, bounds)?;
                 self.release(at, LockSlot::Bucket, payload)?;
             }
@@ -246,8 +244,8 @@ impl Member {
                     Ok(payload) => payload,
                     Err(_) => match self.wait_for(word, bound) {
                         Ok(payload) => payload,
-                        Err(Error::Stalled { .. }) if before != 0 => {
-                            return Ok(LockAttempt::Busy(access.lock_at));
+                        Err(Error::Stalled { holder }) if before != 0 => {
+                            return Ok(LockAttempt::Busy(access.lock_at, holder));
                         }
                         Err(error) => return Err(error),
                     },
@@ -261,9 +259,9 @@ impl Member {
         }
         let first = plan.order.len() as u64;
         if !plan.usages.is_empty()
-            && let Some(busy) = self.lock_usages(&mut plan.usages, txn, first)?
+            && let Some((at, holder)) = self.lock_usages(&mut plan.usages, txn, first)?
         {
-            return Ok(LockAttempt::Busy(busy));
+            return Ok(LockAttempt::Busy(at, holder));
         }
         self.lock_rings(&plan.events)
     }
@@ -284,7 +282,7 @@ impl Member {
             if lock::try_take(word, self.lock_owner()).is_err() {
                 match self.wait_for(word, LOCK_WAIT_SHORT) {
                     Ok(_) => {}
-                    Err(Error::Stalled { .. }) => return Ok(LockAttempt::Busy(at)),
+                    Err(Error::Stalled { holder }) => return Ok(LockAttempt::Busy(at, holder)),
                     Err(error) => return Err(error),
                 }
             }

@@ -1,7 +1,7 @@
 //! The part of a commit that counts what the records of namespaces with limits take
 //! (`usage.rs`): the usage words are locked after the buckets, and change with the decision.
 
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
@@ -40,21 +40,21 @@ impl Member {
         changes: &mut UsageChanges,
         txn: TxnCell<'_>,
         first: u64,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<(u64, Holder)>> {
         for (index, change) in (first..).zip(&mut changes.0) {
             // A bucket of the namespace is locked, so from here on it is not removed, and its words
             // are not those of the next one.
             self.keep_namespace(change.namespace)?;
-            if !self.lock_usage(change, txn.line(index)?)? {
-                return Ok(Some(change.word_at));
+            if let Some(holder) = self.lock_usage(change, txn.line(index)?)? {
+                return Ok(Some((change.word_at, holder)));
             }
             crash_point!("usage.locking");
         }
         Ok(None)
     }
 
-    /// Takes the first free usage word. False if there is none.
-    fn lock_usage(&self, change: &mut UsageChange, line: TxnLine<'_>) -> Result<bool> {
+    /// Takes the first free usage word. If there is none: the holder of its own one.
+    fn lock_usage(&self, change: &mut UsageChange, line: TxnLine<'_>) -> Result<Option<Holder>> {
         let own = u64::from(self.index());
         for stripe in own..own + USAGE_STRIPES as u64 {
             change.word_at = usage::stripe_at(change.namespace, stripe);
@@ -62,7 +62,7 @@ impl Member {
             if let Ok(payload) = lock::try_take(self.map().word(change.word_at)?, self.lock_owner())
             {
                 change.before = payload;
-                return Ok(true);
+                return Ok(None);
             }
         }
         change.word_at = usage::stripe_at(change.namespace, own);
@@ -70,9 +70,9 @@ impl Member {
         match self.wait_for(self.map().word(change.word_at)?, LOCK_WAIT_SHORT) {
             Ok(payload) => {
                 change.before = payload;
-                Ok(true)
+                Ok(None)
             }
-            Err(Error::Stalled { .. }) => Ok(false),
+            Err(Error::Stalled { holder }) => Ok(Some(holder)),
             Err(error) => Err(error),
         }
     }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nearstate_memory::{CellHeader, CellKind, Region, WriteDecision};
+use nearstate_memory::{CellHeader, CellKind, Member, Region, WriteDecision};
 use nearstate_model::Error;
 
 /// Excludes the other tests of this program: a fork copies the thread that calls it only, and locks
@@ -75,4 +75,11 @@ pub(crate) fn has(region: &Region, key: &[u8]) -> Result<bool, Error> {
     let table = member.namespace(b"ue", 1)?;
     let _pin = member.pin()?;
     Ok(member.find(table, nearstate_memory::hash(region.seed(), key), key)?.is_some())
+}
+
+pub(crate) fn remove(member: &Member, namespace: u32, key: &[u8]) {
+    let hash = nearstate_memory::hash(member.seed(), key);
+    let table = member.table(namespace).unwrap();
+    let removed = member.write_record(table, hash, key, None, |_| Ok(WriteDecision::Remove));
+    removed.unwrap();
 }

@@ -10,11 +10,13 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    use nearstate_memory::{AttachOptions, CreateOptions, Member, Region, check};
+    use nearstate_memory::{
+        AttachOptions, CreateOptions, Member, Region, RemovalDecision, check, repair,
+    };
     use nearstate_model::Error;
     use nearstate_model::limits::MEMBERS_MAX;
 
-    use crate::fixture::{alone, ended, forked, has, place, put, started};
+    use crate::fixture::{alone, ended, forked, has, place, put, remove, started};
 
     const CREATION_BYTE: i64 = 1 << 61;
 
@@ -90,6 +92,36 @@ mod tests {
         creator.kill();
         assert!(matches!(Region::attach(&path), Err(Error::NotARegion { .. })));
         put(&Region::attach_or_create(&path, &small()).unwrap(), b"k").unwrap();
+        expect_clean(&path);
+    }
+
+    /// The process keeps where the buckets of a removed namespace were, and a repair frees them.
+    #[test]
+    fn a_repair_is_refused_while_a_process_without_a_session_is_attached() {
+        let _alone = alone();
+        let path = place("sessionless");
+        let region = Region::create(&path, &small()).unwrap();
+        let attached = Waiting::after(|| {
+            let own = Region::attach(&path).unwrap();
+            put(&own, b"k").unwrap();
+            own
+        });
+        let member = region.member().unwrap();
+        let number = member.namespace(b"ue", 1).unwrap().index();
+        remove(&member, number, b"k");
+        let removed = RemovalDecision::Remove { has_index: false };
+        assert!(member.remove_namespace(number, |_| Ok(removed)).unwrap());
+        drop((member, region));
+        let repair = || {
+            let options = AttachOptions::default();
+            repair::repair_with(&path, &options, &mut |_, _| Ok(()))
+        };
+        let refused = repair().unwrap_err();
+        let pid = attached.0.unsigned_abs();
+        let is_named = matches!(&refused, Error::InUse { holder } if holder.pid == pid);
+        assert!(is_named, "{refused}");
+        attached.kill();
+        repair().unwrap();
         expect_clean(&path);
     }
 
