@@ -412,6 +412,7 @@ impl Txn<'_> {
             set.put(index, &value, &meta)?;
         } else {
             set.patch(index, &[])?;
+            set.buffers.check_room(meta.len())?;
             set.set_meta(index, &meta)?;
         }
         Ok(true)

@@ -392,7 +392,8 @@ impl<'s> WriteSet<'s> {
 
     /// Buffers changes of blocks, in addition to earlier ones.
     pub(crate) fn patch(&mut self, index: usize, blocks: &[BlockChange<'_>]) -> Result<()> {
-        // Counted first: an error may leave a part of the changes in the buffer.
+        // First: a refusal must leave an earlier write of the record as it is.
+        self.buffers.check_room(bytes_of(blocks))?;
         self.buffers.changes += 1;
         let entry = self.entry_mut(index);
         invariant!(
@@ -411,7 +412,9 @@ impl<'s> WriteSet<'s> {
             Write::Elements(_) => invariant!("a divided collection changes by elements"),
         };
         for change in blocks {
-            self.buffers.change_block(changes, (change.name.as_bytes(), change.bytes))?;
+            let changed =
+                self.buffers.change_block(changes, (change.name.as_bytes(), change.bytes));
+            guaranteed(changed.ok(), "the room for the changes was checked");
         }
         let entry = self.entry_mut(index);
         entry.write = Write::Patch { is_anew, changes };
@@ -424,6 +427,20 @@ impl<'s> WriteSet<'s> {
         let entry = self.entry_mut(index);
         invariant!(!entry.write.is_none(), "metadata is set with a write");
         entry.meta = Some(meta);
+    /// Buffers a record of these blocks, with encoded metadata, instead of all that it had.
+    pub(crate) fn put_blocks(
+        &mut self,
+        index: usize,
+        blocks: &[BlockChange<'_>],
+        meta: &[u8],
+    ) -> Result<()> {
+        // First, as in `patch`.
+        self.buffers.check_room(bytes_of(blocks) + meta.len())?;
+        self.delete(index);
+        self.patch(index, blocks)?;
+        self.set_meta(index, meta)
+    }
+
         Ok(())
     }
 
@@ -440,6 +457,11 @@ const NO_ENTRY: &str = "an entry of the transaction is named by its index";
 #[cold]
 pub(crate) fn torn() -> Error {
     Error::Conflict { detail: "a record that the transaction had read".to_owned() }
+/// What changes of blocks take in the buffer at most.
+fn bytes_of(blocks: &[BlockChange<'_>]) -> usize {
+    blocks.iter().map(|change| change.name.len() + change.bytes.map_or(0, <[u8]>::len)).sum()
+}
+
 }
 
 /// A record as the region has it: its cell, and what follows its key.
