@@ -7,7 +7,7 @@
 pub(crate) mod object;
 pub(crate) mod for_update;
 mod single;
-mod room;
+pub(crate) mod room;
 pub(crate) mod elements;
 mod element_names;
 pub(crate) mod txn_record;
