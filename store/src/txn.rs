@@ -75,7 +75,8 @@ pub struct Txn<'s> {
 impl Session {
     /// Begins a transaction. Several may be open in one session; they are independent.
     ///
-    /// Cost: a pin. The first one uses the session's buffers; further ones allocate.
+    /// Cost: a pin. The first one, and those that are open at the same time for the first time,
+    /// allocate buffers that the session keeps.
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
@@ -192,7 +193,8 @@ impl Session {
                     Err(error) => return Err(error.into()),
                 },
                 // The error may have another type, so the transaction records its conflicts.
-                Err(_) if txn.has_conflict() => {}
+                // It ends here: its pin would hold what others free during the pause.
+                Err(_) if txn.has_conflict() => drop(txn),
                 Err(error) => return Err(error),
             }
             if tries >= retry_policy.tries || tries >= RUNS_MIN && is_late() {
@@ -529,9 +531,7 @@ impl Txn<'_> {
         let session = set.session;
         if set.is_read_only() {
             // All reads were consistent at the moment of the last one.
-            let done = if set.buffers.is_torn { Err(torn()) } else { Ok(()) };
-            set.release_buffers();
-            return done;
+            return if set.buffers.is_torn { Err(torn()) } else { Ok(()) };
         }
         let before = session.last_position.get();
         let done = session.member.operation(|| set.commit_all());
@@ -546,7 +546,8 @@ impl Txn<'_> {
         }
         let is_logged = session.last_position.get() != before;
         let found_nothing = if is_logged { None } else { set.deletion_of_nothing() };
-        set.release_buffers();
+        // Its pin as well.
+        drop(set);
         session.member.return_lent_if_due();
         session.collect_some();
         done?;

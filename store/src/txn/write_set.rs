@@ -3,6 +3,8 @@
 //!
 //! Reads are consistent at every moment: each new read validates all earlier ones.
 
+use std::cell::RefMut;
+
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Cell, Pin, ReadToken};
 use nearstate_model::invariant::guaranteed;
@@ -17,23 +19,26 @@ use crate::session::buffers::{BufferSpan, Buffers, LINEAR_MAX, Metadata, TxnEntr
 #[derive(Debug)]
 pub(crate) struct WriteSet<'s> {
     pub(crate) session: &'s Session,
-    pub(crate) buffers: Box<Buffers>,
+    pub(crate) buffers: RefMut<'s, Buffers>,
     /// Keeps every cell that was read from reuse: as long as it holds, the offset of a cell
     /// identifies the version.
     _pin: Pin<'s>,
 }
 
-impl<'s> WriteSet<'s> {
-    /// Returns the buffers to the session, for its next transaction.
+/// However it ends, the session's next transaction uses the memory of its buffers.
+impl Drop for WriteSet<'_> {
     #[inline]
-    pub(crate) fn release_buffers(self) {
-        self.session.buffer_cache.give(self.buffers);
+    fn drop(&mut self) {
+        self.buffers.clear();
+        debug_assert!(self.buffers.plan.accesses.is_empty(), "a session keeps a plan");
     }
+}
 
+impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn new(session: &'s Session) -> Result<Self> {
         let pin = session.member.pin()?;
-        let buffers = session.buffer_cache.take();
+        let buffers = session.buffer_cache.borrow();
         Ok(Self { session, buffers, _pin: pin })
     }
 
@@ -422,11 +427,6 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    pub(crate) fn set_meta(&mut self, index: usize, meta: &[u8]) -> Result<()> {
-        let meta = self.buffers.keep(meta)?;
-        let entry = self.entry_mut(index);
-        invariant!(!entry.write.is_none(), "metadata is set with a write");
-        entry.meta = Some(meta);
     /// Buffers a record of these blocks, with encoded metadata, instead of all that it had.
     pub(crate) fn put_blocks(
         &mut self,
@@ -441,6 +441,11 @@ impl<'s> WriteSet<'s> {
         self.set_meta(index, meta)
     }
 
+    pub(crate) fn set_meta(&mut self, index: usize, meta: &[u8]) -> Result<()> {
+        let meta = self.buffers.keep(meta)?;
+        let entry = self.entry_mut(index);
+        invariant!(!entry.write.is_none(), "metadata is set with a write");
+        entry.meta = Some(meta);
         Ok(())
     }
 
@@ -452,16 +457,16 @@ impl<'s> WriteSet<'s> {
     }
 }
 
-const NO_ENTRY: &str = "an entry of the transaction is named by its index";
-
-#[cold]
-pub(crate) fn torn() -> Error {
-    Error::Conflict { detail: "a record that the transaction had read".to_owned() }
 /// What changes of blocks take in the buffer at most.
 fn bytes_of(blocks: &[BlockChange<'_>]) -> usize {
     blocks.iter().map(|change| change.name.len() + change.bytes.map_or(0, <[u8]>::len)).sum()
 }
 
+const NO_ENTRY: &str = "an entry of the transaction is named by its index";
+
+#[cold]
+pub(crate) fn torn() -> Error {
+    Error::Conflict { detail: "a record that the transaction had read".to_owned() }
 }
 
 /// A record as the region has it: its cell, and what follows its key.
