@@ -413,8 +413,8 @@ impl Txn<'_> {
         if form == Form::Value {
             set.put(index, &value, &meta)?;
         } else {
-            set.patch(index, &[])?;
             set.buffers.check_room(meta.len())?;
+            set.patch(index, &[])?;
             set.set_meta(index, &meta)?;
         }
         Ok(true)
