@@ -500,7 +500,8 @@ impl Txn<'_> {
     }
 
     /// Commits: every process sees all writes from one instant on, or none. A transaction that only
-    /// read takes no lock and stores nothing; it fails only if one of its reads has failed.
+    /// read takes no lock and stores nothing; it fails only if one of its reads has failed, or if
+    /// the file of the region was truncated (`Damaged`).
     ///
     /// Cost: the changes of indexes (a record for each unique value, a part of a list or a leaf for
     /// each other value); then the lock of each record that was read or written, in one order for
@@ -530,8 +531,13 @@ impl Txn<'_> {
         let mut set = self.set.into_inner();
         let session = set.session;
         if set.is_read_only() {
-            // All reads were consistent at the moment of the last one.
-            return if set.buffers.is_torn { Err(torn()) } else { Ok(()) };
+            // All reads were consistent at the moment of the last one. A lost page reads as zeros,
+            // which are not what was stored.
+            return if set.buffers.is_torn {
+                Err(torn())
+            } else {
+                session.member.check_not_truncated()
+            };
         }
         let before = session.last_position.get();
         let done = session.member.operation(|| set.commit_all());
