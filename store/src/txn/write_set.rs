@@ -333,10 +333,16 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The entry of a record that will be written.
+    #[inline]
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
-        if let Some(index) = self.find_entry(table, hash, key) {
-            return Ok(index);
+        match self.find_entry(table, hash, key) {
+            Some(index) => Ok(index),
+            None => self.push_unread(table, hash, key),
         }
+    }
+
+    /// Adds the entry of a record that was not read.
+    fn push_unread(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
         // The commit needs the bucket, which no read has brought into the cache.
         let member = &self.session.member;
         member.prefetch_bucket(member.table(table)?, hash);
