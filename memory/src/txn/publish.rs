@@ -506,13 +506,13 @@ pub(crate) fn retire_record(
     if old == 0 {
         return Ok(None);
     }
-    let cell = Cell::at_units(arena.map, units_of(old))?;
+    let (cell, line) = Cell::with_line(arena.map, units_of(old))?;
     if cell.children() > 0 {
         each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, disposal))?;
     }
     match disposal {
         Disposal::Retired if is_planted("retire-left-out") => Ok(None),
-        Disposal::Retired => Ok(Some(arena.retire(cell.at())?)),
+        Disposal::Retired => Ok(Some(arena.retire_line((cell.at(), line))?)),
         Disposal::Held => arena.hold(cell.at()).map(|()| None),
     }
 }
