@@ -13,9 +13,9 @@ use crate::index::bucket::{
 use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::{CHAIN_MAX, find_bucket, has_key_at, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
-use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo, write_undo};
 use crate::member::lock;
+use crate::member::{LOCK_WAIT_MAX, Member};
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::region::map::Map;
@@ -58,6 +58,17 @@ pub(crate) struct SlotLookup {
     pub(crate) entries: u32,
 }
 
+/// A bucket that this member has locked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockedBucket<'m> {
+    /// Offset of its line.
+    pub(crate) at: u64,
+    /// The first word of its line, which is the lock.
+    pub(crate) word: &'m AtomicU64,
+    /// The payload of the lock when it was taken.
+    pub(crate) payload: u64,
+}
+
 impl Member {
     /// Changes the record of a key. Under the bucket's lock `choose` gets the current record and
     /// returns a decision; `draft` is published if it says so. All cells that stay pending are
@@ -96,16 +107,16 @@ impl Member {
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
         invariant!(self.is_in_operation(), "another member may be taking cells");
-        let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
+        let bucket = match self.lock_bucket(table, target.hash) {
             Ok(locked) => locked,
             Err(error) => {
                 self.free_pending()?;
                 return Err(error);
             }
         };
-        let done = self.write_locked((bucket_at, payload), target, draft, choose);
+        let done = self.write_locked(bucket, target, draft, choose);
         // The stamp may have been raised: the lock word holds the current one.
-        let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
+        let payload = bucket.word.load(crate::atomic::Ordering::Relaxed);
         let arena = self.arena();
         let (changed, retired, crowd) = match done {
             Ok(done) => done,
@@ -115,15 +126,15 @@ impl Member {
                 if arena.get(undo::OP) != op::NONE {
                     close_undo_record(&arena);
                 }
-                self.release(bucket_at, LockSlot::Bucket, payload)?;
+                self.release_word(bucket.word, LockSlot::Bucket, payload);
                 self.free_pending()?;
                 return Err(error);
             }
         };
         if changed.decision == WriteDecision::Keep {
-            self.release(bucket_at, LockSlot::Bucket, payload)?;
+            self.release_word(bucket.word, LockSlot::Bucket, payload);
         } else {
-            self.release_bucket(bucket_at, payload)?;
+            self.release_bucket(bucket.word, payload);
         }
         match changed.decision {
             WriteDecision::Keep => self.free_pending()?,
@@ -135,9 +146,9 @@ impl Member {
                     None => Ok(()),
                 };
                 if changed.decision == WriteDecision::Remove
-                    && is_link(load(self.map().word(link_slot(bucket_at))?))
+                    && is_link(load(self.map().word(link_slot(bucket.at))?))
                 {
-                    tidied = tidied.and_then(|()| self.compact_bucket(bucket_at));
+                    tidied = tidied.and_then(|()| self.compact_bucket(bucket.at));
                 }
                 if crowd >= CROWDED_ENTRIES {
                     tidied = tidied.and_then(|()| self.split_some(table, crowd));
@@ -154,30 +165,32 @@ impl Member {
         Ok(changed)
     }
 
-    /// Locks the bucket that holds a hash. Returns the offset of its line and its payload.
+    /// Locks the bucket that holds a hash.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub(crate) fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
+    pub(crate) fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<LockedBucket<'_>> {
         let bucket = table.bucket_of(hash);
         let at = table.bucket_at(self.map(), bucket)?;
-        let payload = self.acquire(at, LockSlot::Bucket)?;
+        let word = self.map().word(at)?;
+        let payload = self.acquire_word((at, word), LockSlot::Bucket, LOCK_WAIT_MAX)?;
         if step(hash, bucket, depth_of(payload)).is_none() {
-            return Ok((at, payload));
+            return Ok(LockedBucket { at, word, payload });
         }
-        self.release(at, LockSlot::Bucket, payload)?;
+        self.release_word(word, LockSlot::Bucket, payload);
         self.lock_split_bucket(table, hash)
     }
 
     /// As [`Member::lock_bucket`], if the bucket was split, perhaps while this member waited.
     #[cold]
-    fn lock_split_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
+    fn lock_split_bucket(&self, table: &IndexTable, hash: u64) -> Result<LockedBucket<'_>> {
         loop {
             let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
-            let payload = self.acquire(at, LockSlot::Bucket)?;
+            let word = self.map().word(at)?;
+            let payload = self.acquire_word((at, word), LockSlot::Bucket, LOCK_WAIT_MAX)?;
             if step(hash, bucket, depth_of(payload)).is_none() {
-                return Ok((at, payload));
+                return Ok(LockedBucket { at, word, payload });
             }
-            self.release(at, LockSlot::Bucket, payload)?;
+            self.release_word(word, LockSlot::Bucket, payload);
         }
     }
 
@@ -185,7 +198,7 @@ impl Member {
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn write_locked(
         &self,
-        (bucket_at, payload): (u64, u64),
+        LockedBucket { at: bucket_at, word: lock_word, payload }: LockedBucket<'_>,
         target: WriteTarget<'_>,
         draft: Option<PendingCell>,
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
@@ -232,14 +245,14 @@ impl Member {
                 let last = before.unwrap_or(0).max(target.version_imposed);
                 let stamp = (stamp_of(payload) + 1).max(version_count(last));
                 let raised = control(depth_of(payload), stamp);
-                lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
+                lock::hold_with(lock_word, self.lock_owner(), raised);
                 crash_point!("remove.stamped");
                 done.1 = self.publish_entry(&place, 0)?;
                 // A second time, so that a walk that began in between starts again. If the process
                 // dies in between, a walk can return a key twice that is deleted and created during
                 // the walk.
                 let raised = control(depth_of(payload), stamp + 1);
-                lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
+                lock::hold_with(lock_word, self.lock_owner(), raised);
             }
             // A removal of an absent record changes nothing.
             (WriteDecision::Remove | WriteDecision::Keep, _, _) => {
