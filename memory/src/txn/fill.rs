@@ -6,6 +6,7 @@ use nearstate_model::{Result, invariant};
 
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellHeader};
+use crate::index::batch::BucketLine;
 use crate::index::known_slot::KnownSlot;
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
@@ -80,8 +81,8 @@ impl Member {
         Ok(PendingCell { at, body_crc })
     }
 
-    /// As [`Member::fill_cell`], with a body of two pieces: the usual record. Returns what is known
-    /// about the slot of the key.
+    /// As [`Member::fill_cell`], with a body of two pieces: the usual record. `bucket` is that of a
+    /// record that was not read. Returns what is known about the slot of the key.
     ///
     /// # Errors
     /// As [`Member::allocate_cell`].
@@ -91,7 +92,7 @@ impl Member {
         &self,
         head: &CellHeader,
         (key, value): (&[u8], &[u8]),
-        table: Option<&IndexTable>,
+        bucket: Option<BucketLine>,
     ) -> Result<(PendingCell, KnownSlot)> {
         let at = self.allocate_cell(head)?;
         let mut writer = self.map().writer(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
@@ -100,13 +101,13 @@ impl Member {
         if writer.room() != 0 {
             return Err(SHORT.into());
         }
-        let known = match table {
-            Some(table) => self.probe_slot(table, head.hash),
-            None => None,
+        let known = match bucket {
+            Some(bucket) => self.probe_known_slot(bucket),
+            None => KnownSlot::Unknown,
         };
         let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         let cell = PendingCell { at, body_crc: cell::checksum_of(&[body]) };
-        Ok((cell, known.map_or(KnownSlot::Unknown, KnownSlot::Probed)))
+        Ok((cell, known))
     }
 
     /// As [`Member::fill_cell`], with a body in one piece. It is read twice, and not the new cell.
