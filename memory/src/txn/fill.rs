@@ -98,14 +98,11 @@ impl Member {
         let mut writer = self.map().writer(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         writer.write(key)?;
         writer.write(value)?;
-        if writer.room() != 0 {
-            return Err(SHORT.into());
-        }
+        let body = writer.finish().ok_or(SHORT)?;
         let known = match bucket {
             Some(bucket) => self.probe_known_slot(bucket),
             None => KnownSlot::Unknown,
         };
-        let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         let cell = PendingCell { at, body_crc: cell::checksum_of(&[body]) };
         Ok((cell, known))
     }
@@ -135,17 +132,17 @@ impl Member {
         Ok(PendingCell { at, body_crc: cell::checksum_of(&[body]) })
     }
 
-    /// Writes the whole body of a cell.
+    /// Writes the whole body of a cell. Returns it.
     #[inline]
     fn fill_body(
         &self,
         at: u64,
         head: &CellHeader,
         fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
-    ) -> Result<(), Corruption> {
+    ) -> Result<&[u8], Corruption> {
         let mut writer = self.map().writer(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         fill(&mut writer)?;
-        if writer.room() == 0 { Ok(()) } else { Err(SHORT) }
+        writer.finish().ok_or(SHORT)
     }
 
     /// As [`Member::fill_cell`], with a function that writes the parts.
@@ -161,11 +158,10 @@ impl Member {
         fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
     ) -> Result<PendingCell> {
         let at = self.allocate_cell(head)?;
-        self.fill_body(at, head, fill)?;
+        let body = self.fill_body(at, head, fill)?;
         if let Some(table) = table {
             self.prefetch_record(table, head.hash, 1);
         }
-        let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         Ok(PendingCell { at, body_crc: cell::checksum_of(&[body]) })
     }
 
