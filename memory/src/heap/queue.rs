@@ -83,7 +83,7 @@ impl<'m> Arena<'m> {
         Ok(())
     }
 
-    /// Appends a cell, given with its first line, to the queue of its class, with the current epoch.
+    /// Appends a cell to the queue of its class, with the current epoch. `line` is its first line.
     #[inline]
     fn append(&self, (cell, line): (u64, &[AtomicU64; 8])) -> Result<(), Corruption> {
         self.set(undo::POP, cell);

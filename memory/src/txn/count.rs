@@ -15,7 +15,7 @@ use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
 use crate::region::index_table::IndexTable;
-use crate::txn::publish::LockedBucket;
+use crate::txn::bucket_lock::LockedBucket;
 use crate::usage::{self, ALL_COUNTED};
 
 /// The usage word that a bucket is added to.

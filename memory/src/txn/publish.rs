@@ -11,14 +11,14 @@ use crate::index::bucket::{
     is_version, link, load, next_version, publish, stamp_of, units_of, version_count,
 };
 use crate::index::known_slot::{KnownSlot, WriteTarget};
-use crate::index::lookup::{CHAIN_MAX, find_bucket, has_key_at, is_equal, link_slot, walk_chain};
+use crate::index::lookup::{CHAIN_MAX, has_key_at, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
+use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo, write_undo};
 use crate::member::lock;
-use crate::member::{LOCK_WAIT_MAX, Member};
 use crate::region::index_table::IndexTable;
-use crate::region::linear_hash::step;
 use crate::region::map::Map;
+use crate::txn::bucket_lock::LockedBucket;
 use crate::txn::fill::PendingCell;
 
 /// What the caller decides about the record that it sees under the lock.
@@ -56,17 +56,6 @@ pub(crate) struct SlotLookup {
     pub(crate) last: u64,
     /// Number of entries in the chain.
     pub(crate) entries: u32,
-}
-
-/// A bucket that this member has locked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LockedBucket<'m> {
-    /// Offset of its line.
-    pub(crate) at: u64,
-    /// The first word of its line, which is the lock.
-    pub(crate) word: &'m AtomicU64,
-    /// The payload of the lock when it was taken.
-    pub(crate) payload: u64,
 }
 
 impl Member {
@@ -163,35 +152,6 @@ impl Member {
         // If a page was lost during the operation, the change may be lost too.
         self.check_not_truncated()?;
         Ok(changed)
-    }
-
-    /// Locks the bucket that holds a hash.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub(crate) fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<LockedBucket<'_>> {
-        let bucket = table.bucket_of(hash);
-        let at = table.bucket_at(self.map(), bucket)?;
-        let word = self.map().word(at)?;
-        let payload = self.acquire_word((at, word), LockSlot::Bucket, LOCK_WAIT_MAX)?;
-        if step(hash, bucket, depth_of(payload)).is_none() {
-            return Ok(LockedBucket { at, word, payload });
-        }
-        self.release_word(word, LockSlot::Bucket, payload);
-        self.lock_split_bucket(table, hash)
-    }
-
-    /// As [`Member::lock_bucket`], if the bucket was split, perhaps while this member waited.
-    #[cold]
-    fn lock_split_bucket(&self, table: &IndexTable, hash: u64) -> Result<LockedBucket<'_>> {
-        loop {
-            let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
-            let word = self.map().word(at)?;
-            let payload = self.acquire_word((at, word), LockSlot::Bucket, LOCK_WAIT_MAX)?;
-            if step(hash, bucket, depth_of(payload)).is_none() {
-                return Ok(LockedBucket { at, word, payload });
-            }
-            self.release_word(word, LockSlot::Bucket, payload);
-        }
     }
 
     #[inline(always)]
