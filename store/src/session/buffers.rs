@@ -518,6 +518,9 @@ mod tests {
     /// More than new buffers have.
     const BYTES: usize = 1 << 13;
 
+    /// How a transaction of a session ends.
+    type End<'e> = &'e dyn Fn(&Session);
+
     #[test]
     fn a_transaction_that_does_not_commit_leaves_its_buffers_to_the_next() {
         let folder = tempfile::tempdir().unwrap();
@@ -527,7 +530,7 @@ mod tests {
         let ns = session.namespace("ue", &Schema { tags, ..Schema::default() }).unwrap();
         session.put(ns, b"k", b"1").unwrap();
         let conflict = RetryPolicy { tries: 1, ..RetryPolicy::default() };
-        let ends: [(&str, &dyn Fn(&Session)); 6] = [
+        let ends: [(&str, End<'_>); 6] = [
             ("a refusal", &|session| {
                 session.put_if(ns, b"k", b"2", Condition::Absent).unwrap();
             }),

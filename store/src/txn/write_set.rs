@@ -423,9 +423,8 @@ impl<'s> WriteSet<'s> {
             Write::Elements(_) => invariant!("a divided collection changes by elements"),
         };
         for change in blocks {
-            let changed =
-                self.buffers.change_block(changes, (change.name.as_bytes(), change.bytes));
-            guaranteed(changed.ok(), "the room for the changes was checked");
+            let done = self.buffers.change_block(changes, (change.name.as_bytes(), change.bytes));
+            guaranteed(done.ok(), "the room for the changes was checked");
         }
         let entry = self.entry_mut(index);
         entry.write = Write::Patch { is_anew, changes };
