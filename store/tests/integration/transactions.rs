@@ -135,7 +135,7 @@ fn a_transaction_may_touch_thousands_of_records_and_no_more() {
 /// Three values of this size are more than a transaction has.
 const THIRD: usize = 100 << 20;
 
-fn assert_too_large(result: Result<(), Error>) {
+fn assert_too_large(result: &Result<(), Error>) {
     assert!(matches!(result, Err(Error::TransactionTooLarge { .. })), "{result:?}");
 }
 
@@ -153,8 +153,8 @@ fn a_change_that_makes_a_transaction_too_large_leaves_the_earlier_write_of_its_r
     txn.patch(blocks, b"patched", &[change("a", b"first")]).unwrap();
     txn.put_fields(blocks, b"put", &[(b"a", b"first")], Metadata::default()).unwrap();
     let before = txn.changes();
-    assert_too_large(txn.patch(blocks, b"patched", &changes));
-    assert_too_large(txn.put_fields(blocks, b"put", &fields, Metadata::default()));
+    assert_too_large(&txn.patch(blocks, b"patched", &changes));
+    assert_too_large(&txn.put_fields(blocks, b"put", &fields, Metadata::default()));
     assert_eq!(txn.changes(), before, "the transaction contains nothing of them");
     txn.commit().unwrap();
     for key in [&b"patched"[..], b"put"] {
@@ -192,7 +192,7 @@ fn a_collection_whose_tags_make_a_transaction_too_large_is_not_put_without_them(
     let before = txn.changes();
     for (ns, key, fields) in puts {
         let metadata = Metadata { tags: &tags, expires_ms: 0 };
-        assert_too_large(txn.put_fields(ns, key, fields, metadata));
+        assert_too_large(&txn.put_fields(ns, key, fields, metadata));
         assert_eq!(txn.field(ns, key, b"a").unwrap().as_deref(), Some(&b"first"[..]));
     }
     assert_eq!(txn.changes(), before, "the transaction contains nothing of them");
