@@ -38,9 +38,9 @@
  *    a session or something of it), NS_BUG.
  * 8. SIGBUS. The first call that creates, attaches or checks a region installs a handler for the
  *    process, once. A region whose file was truncated then answers NS_DAMAGED instead of ending the
- *    process. At any other address it calls the handler that was there before. A program that has
- *    one installs it before that call, or calls the previous handler from it. Do not unload the
- *    library: its handler stays.
+ *    process. Bytes of a view may be zeros then: ns_session_check tells. At any other address it
+ *    calls the handler that was there before. A program that has one installs it before that call,
+ *    or calls the previous handler from it. Do not unload the library: its handler stays.
  *
  * Lengths above a limit and NULL are rejected before anything is read. Reading a record allocates
  * nothing. After a fork, the child must attach again; calls with inherited handles return
@@ -2323,7 +2323,8 @@ enum ns_status ns_collect_expired(struct ns_session *session,
  * whole call is reported exactly once, one that is written or deleted during the call at most
  * once. Writers are never blocked.
  *
- * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. `each` may have been called before a
+ * failure; so it is with `ns_list_prefix` and `ns_list_glob`.
  *
  * # Safety
  * Rules 1 and 4.
@@ -2400,7 +2401,8 @@ void ns_block_layout_close(struct ns_block_layout *names);
 /**
  * Gets a record for update: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
  * call and no copy. Release it with `ns_record_for_update_release`, changed or not. If the status
- * is not `NS_OK`, the structure is empty and need not be released.
+ * is not `NS_OK`, the structure is empty and need not be released. After a change that failed with
+ * `NS_FULL` it makes room first: get the record and change it once more.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_WRONG_KIND` in a namespace of
  * counters, `NS_BAD_ARGUMENT`.
@@ -2642,7 +2644,8 @@ enum ns_status ns_delete_if_value(struct ns_session *session,
  * Gets a record as a view: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
  * call and no copy. Release the view with `ns_view_release`. If the status is not `NS_OK`, the
  * view is empty and need not be released. The cache lines of the start of the value are requested:
- * for a caller that reads some of the value. `ns_get_whole` requests all of them.
+ * for a caller that reads some of the value. `ns_get_whole` requests all of them. If the file of
+ * the region was truncated, bytes of the view may read as zeros: `ns_session_check` tells.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
  *
@@ -2674,7 +2677,8 @@ enum ns_status ns_get_whole(struct ns_session *session,
  * does not fit. In that case `len` and `version` are set and nothing is copied: enlarge the buffer
  * and call again. For named blocks, use `ns_get`.
  *
- * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
+ * Fails with `NS_DAMAGED` (what was copied is not the value then), `NS_FORKED`,
+ * `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 to 3; `buffer->data` points to `capacity` writable bytes.
@@ -2821,6 +2825,17 @@ enum ns_status ns_namespace_get_usage(struct ns_session *session,
  * Rules 1 and 3.
  */
 enum ns_status ns_session_open(const struct ns_region *region, struct ns_session **session);
+
+/**
+ * Fails with `NS_DAMAGED` if the file of the region was truncated and something of the lost part
+ * was read or written: bytes that were read through views until now may be zeros instead of what
+ * was stored. Call it between reading a view and using what was read. The calls that copy bytes,
+ * iterate or commit do that themselves. Cost: one load.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_session_check(struct ns_session *session);
 
 /**
  * Closes a session. NULL is ignored. The session stays open, and the call fails with

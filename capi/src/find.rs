@@ -167,6 +167,8 @@ pub unsafe extern "C" fn ns_find_all(
                 ns_view::show(view, |view| unsafe { each(context, view) })
             })
         })?;
+        // A lost page reads as zeros, which are no records.
+        session.store().check_not_truncated()?;
         Ok(ns_status::NS_OK)
     })
 }

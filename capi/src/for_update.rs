@@ -194,7 +194,8 @@ pub unsafe extern "C" fn ns_block_layout_close(names: *mut ns_block_layout) {
 
 /// Gets a record for update: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
 /// call and no copy. Release it with `ns_record_for_update_release`, changed or not. If the status
-/// is not `NS_OK`, the structure is empty and need not be released.
+/// is not `NS_OK`, the structure is empty and need not be released. After a change that failed with
+/// `NS_FULL` it makes room first: get the record and change it once more.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_WRONG_KIND` in a namespace of
 /// counters, `NS_BAD_ARGUMENT`.

@@ -47,9 +47,10 @@
 //!    (a call with a session or something of it), `NS_BUG`.
 //! 8. **`SIGBUS`.** The first call that creates, attaches or checks a region installs a handler for
 //!    the process, once. A region whose file was truncated then answers `NS_DAMAGED` instead of
-//!    ending the process. At any other address it calls the handler that was there before. A
-//!    program that has one installs it before that call, or calls the previous handler from it. Do
-//!    not unload the library: its handler stays.
+//!    ending the process. Bytes of a view may be zeros then: `ns_session_check` tells. At any other
+//!    address it calls the handler that was there before. A program that has one installs it before
+//!    that call, or calls the previous handler from it. Do not unload the library: its handler
+//!    stays.
 //!
 //! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach

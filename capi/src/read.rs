@@ -21,7 +21,8 @@ const BATCH_KEYS_MAX: usize = 1 << 20;
 /// Gets a record as a view: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
 /// call and no copy. Release the view with `ns_view_release`. If the status is not `NS_OK`, the
 /// view is empty and need not be released. The cache lines of the start of the value are requested:
-/// for a caller that reads some of the value. `ns_get_whole` requests all of them.
+/// for a caller that reads some of the value. `ns_get_whole` requests all of them. If the file of
+/// the region was truncated, bytes of the view may read as zeros: `ns_session_check` tells.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
 ///
@@ -102,7 +103,8 @@ pub struct ns_buffer {
 /// does not fit. In that case `len` and `version` are set and nothing is copied: enlarge the buffer
 /// and call again. For named blocks, use `ns_get`.
 ///
-/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
+/// Fails with `NS_DAMAGED` (what was copied is not the value then), `NS_FORKED`,
+/// `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 to 3; `buffer->data` points to `capacity` writable bytes.
@@ -138,6 +140,8 @@ pub unsafe extern "C" fn ns_get_copy(
             // SAFETY: the destination is large enough and does not overlap the region.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len()) };
         }
+        // A lost page reads as zeros, which are not the value.
+        session.store().check_not_truncated()?;
         out.put(ns_buffer { data, capacity, len: bytes.len(), version });
         Ok(if is_room { ns_status::NS_OK } else { ns_status::NS_TOO_SMALL })
     })

@@ -300,6 +300,23 @@ pub unsafe extern "C" fn ns_session_open(
     })
 }
 
+/// Fails with `NS_DAMAGED` if the file of the region was truncated and something of the lost part
+/// was read or written: bytes that were read through views until now may be zeros instead of what
+/// was stored. Call it between reading a view and using what was read. The calls that copy bytes,
+/// iterate or commit do that themselves. Cost: one load.
+///
+/// # Safety
+/// Rule 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_session_check(session: *mut ns_session) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let call = unsafe { enter(session) }?;
+        call.session().store().check_not_truncated()?;
+        Ok(ns_status::NS_OK)
+    })
+}
+
 /// Closes a session. NULL is ignored. The session stays open, and the call fails with
 /// `NS_BAD_ARGUMENT`, while a view or a record for update is held, while a transaction or a stream
 /// is open, and within callbacks of the session. Its watches stay open; its block layouts are

@@ -22,7 +22,8 @@ pub type ns_key_fn = Option<unsafe extern "C" fn(context: *mut c_void, key: ns_b
 /// whole call is reported exactly once, one that is written or deleted during the call at most
 /// once. Writers are never blocked.
 ///
-/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. `each` may have been called before a
+/// failure; so it is with `ns_list_prefix` and `ns_list_glob`.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -47,6 +48,8 @@ pub unsafe extern "C" fn ns_scan(
                     break;
                 }
             }
+            // A lost page reads as zeros, which are no records.
+            session.store().check_not_truncated()?;
             Ok(ns_status::NS_OK)
         })
     })
@@ -77,6 +80,8 @@ unsafe fn list(
                 break;
             }
         }
+        // As in `ns_scan`.
+        session.store().check_not_truncated()?;
         Ok(ns_status::NS_OK)
     })
 }

@@ -2,8 +2,8 @@
 
 pub(crate) mod split;
 pub(crate) mod collect;
-pub(crate) mod batch;
 pub(crate) mod known_slot;
+pub(crate) mod batch;
 pub(crate) mod lookup;
 pub(crate) mod intent;
 pub(crate) mod chain;

@@ -341,7 +341,8 @@ impl Member {
     }
 
     /// True if this member holds a pin.
-    pub(crate) fn has_pin(&self) -> bool {
+    #[inline]
+    pub fn has_pin(&self) -> bool {
         self.pins.get() != 0
     }
 

@@ -8,4 +8,5 @@ pub(crate) mod usage;
 pub(crate) mod plan;
 pub(crate) mod events;
 pub(crate) mod publish;
+pub(crate) mod bucket_lock;
 pub(crate) mod fill;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nearstate_model::Error as Cause;
 use nearstate_store::{
-    AttachOptions, Condition, Form, Kind, Namespace, Outcome, Pattern, Region, Schema, Session,
+    AttachOptions, Condition, Form, Kind, Namespace, Outcome, Pattern, Region,
+    Result as StoreResult, Schema, Session,
 };
 
 use crate::error::Result;
@@ -31,6 +32,10 @@ impl fmt::Debug for RegionStorage {
         f.debug_struct("RegionStorage").field("region", &self.region).finish_non_exhaustive()
     }
 }
+
+/// How often one write creates its namespace at most. Each time another process has removed it
+/// within some microseconds, while it was empty.
+const CREATIONS_MAX: u32 = 16;
 
 /// From this number of cached namespaces on, removed ones are dropped.
 const KNOWN_MIN: usize = 1024;
@@ -96,37 +101,74 @@ impl RegionStorage {
         self.namespaces.insert(name.to_owned(), namespace);
     }
 
+    /// Runs a call that needs no namespace: `None` if there is none, and if it is removed during
+    /// the call, also by another process. It had no records at that moment.
+    fn in_existing<T>(
+        &mut self,
+        name: &str,
+        call: impl FnOnce(&Session, Namespace) -> StoreResult<T>,
+    ) -> Result<Option<T>> {
+        let Some(namespace) = self.existing(name)? else { return Ok(None) };
+        match call(&self.session, namespace) {
+            Err(cause) if self.is_removed(namespace, &cause) => Ok(None),
+            done => Ok(Some(done?)),
+        }
+    }
+
+    /// Runs a write. If its namespace is removed meanwhile, it is created again.
+    fn in_created<T>(
+        &mut self,
+        name: &str,
+        mut call: impl FnMut(&Session, Namespace) -> StoreResult<T>,
+    ) -> Result<T> {
+        for _ in 1..CREATIONS_MAX {
+            let namespace = self.namespace(name)?;
+            match call(&self.session, namespace) {
+                Err(cause) if self.is_removed(namespace, &cause) => {}
+                done => return Ok(done?),
+            }
+        }
+        let namespace = self.namespace(name)?;
+        Ok(call(&self.session, namespace)?)
+    }
+
+    /// True if a call has failed because its namespace was removed.
+    fn is_removed(&self, namespace: Namespace, cause: &Cause) -> bool {
+        matches!(cause, Cause::BadArgument { .. }) && !self.session.has_namespace(namespace)
+    }
+
     fn keys(&mut self, namespace: &str, pattern: Pattern<'_>) -> Result<KeySet> {
-        let Some(namespace) = self.existing(namespace)? else { return Ok(KeySet::new()) };
         let mut keys = KeySet::new();
-        self.session.list(namespace, pattern, |key| {
-            keys.insert(key.to_vec());
+        self.in_existing(namespace, |session, namespace| {
+            session.list(namespace, pattern, |key| {
+                keys.insert(key.to_vec());
+            })
         })?;
         Ok(keys)
     }
 }
 
-impl RegionStorage {
-    /// The result of a change under the condition that a record has a value.
-    ///
-    /// # Errors
-    /// `RejectedByBackend` (`WrongKind`) if the record is a hash or a set, as on the other
-    /// back-ends.
-    fn is_changed(&self, (namespace, key): (Namespace, &[u8]), outcome: Outcome) -> Result<bool> {
-        if let Outcome::Refused { current: Some(_) } = outcome {
-            let found = self.session.get(namespace, key)?;
-            if let Some(form) = found.map(|view| view.form()).filter(|form| *form != Form::Value) {
-                let key = String::from_utf8_lossy(key);
-                return Err(Cause::WrongKind {
-                    detail: format!(
-                        "record {key:?} has the form {form:?}, not a value: compare values only"
-                    ),
-                }
-                .into());
-            }
+/// The result of a change under the condition that a record has a value.
+///
+/// # Errors
+/// `RejectedByBackend` (`WrongKind`) if the record is a hash or a set, as on the other back-ends.
+fn is_changed(
+    session: &Session,
+    (namespace, key): (Namespace, &[u8]),
+    outcome: Outcome,
+) -> StoreResult<bool> {
+    if let Outcome::Refused { current: Some(_) } = outcome {
+        let found = session.get(namespace, key)?;
+        if let Some(form) = found.map(|view| view.form()).filter(|form| *form != Form::Value) {
+            let key = String::from_utf8_lossy(key);
+            return Err(Cause::WrongKind {
+                detail: format!(
+                    "record {key:?} has the form {form:?}, not a value: compare values only"
+                ),
+            });
         }
-        Ok(is_done(outcome))
     }
+    Ok(is_done(outcome))
 }
 
 impl SyncStorage for RegionStorage {
@@ -143,33 +185,29 @@ impl SyncStorage for RegionStorage {
         if pairs.is_empty() {
             return self.existing(namespace).map(drop);
         }
-        let namespace = self.namespace(namespace)?;
-        match pairs {
-            [] => {}
-            [(key, value)] => {
-                self.session.put(namespace, key, value)?;
-            }
-            several => self.session.transact(|txn| -> nearstate_store::Result<()> {
-                for (key, value) in several {
-                    txn.put(namespace, key, value)?;
-                }
-                Ok(())
-            })?,
-        }
-        Ok(())
+        self.in_created(namespace, |session, namespace| match pairs {
+            [] => Ok(()),
+            [(key, value)] => session.put(namespace, key, value).map(drop),
+            several => session.transact(|txn| {
+                several.iter().try_for_each(|(key, value)| txn.put(namespace, key, value))
+            }),
+        })
     }
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
         validate::compared(key, old, new)?;
-        let Some(namespace) = self.existing(namespace)? else { return Ok(false) };
-        let outcome = self.session.put_if(namespace, key, new, Condition::Value(old))?;
-        self.is_changed((namespace, key), outcome)
+        let is_changed = self.in_existing(namespace, |session, namespace| {
+            let outcome = session.put_if(namespace, key, new, Condition::Value(old))?;
+            is_changed(session, (namespace, key), outcome)
+        })?;
+        Ok(is_changed.unwrap_or(false))
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
-        let namespace = self.namespace(namespace)?;
         validate::record(key, value)?;
-        Ok(is_done(self.session.put_if(namespace, key, value, Condition::Absent)?))
+        self.in_created(namespace, |session, namespace| {
+            session.put_if(namespace, key, value, Condition::Absent).map(is_done)
+        })
     }
 
     fn visit(
@@ -179,37 +217,36 @@ impl SyncStorage for RegionStorage {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
         validate::read(keys.len())?;
-        let Some(namespace) = self.existing(namespace)? else { return Ok(()) };
-        self.session.get_batch_whole(namespace, keys, |_, view| {
-            if let Some(view) = view.filter(|view| view.form() == Form::Value) {
-                each(view.key(), view.bytes());
-            }
+        self.in_existing(namespace, |session, namespace| {
+            session.get_batch_whole(namespace, keys, |_, view| {
+                if let Some(view) = view.filter(|view| view.form() == Form::Value) {
+                    each(view.key(), view.bytes());
+                }
+            })
         })?;
         Ok(())
     }
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {
         validate::remove(keys)?;
-        let Some(namespace) = self.existing(namespace)? else { return Ok(()) };
-        match keys {
-            [] => {}
-            [key] => {
-                self.session.delete(namespace, key)?;
-            }
+        self.in_existing(namespace, |session, namespace| match keys {
+            [] => Ok(()),
+            [key] => session.delete(namespace, key).map(drop),
             several => {
                 let records: Vec<_> = several.iter().map(|key| (namespace, *key)).collect();
-                let delete = |txn: &nearstate_store::Txn<'_>| txn.delete_all(&records);
-                self.session.transact(delete)?;
+                session.transact(|txn| txn.delete_all(&records).map(drop))
             }
-        }
+        })?;
         Ok(())
     }
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
         validate::record(key, value)?;
-        let Some(namespace) = self.existing(namespace)? else { return Ok(false) };
-        let outcome = self.session.delete_if(namespace, key, Condition::Value(value))?;
-        self.is_changed((namespace, key), outcome)
+        let is_changed = self.in_existing(namespace, |session, namespace| {
+            let outcome = session.delete_if(namespace, key, Condition::Value(value))?;
+            is_changed(session, (namespace, key), outcome)
+        })?;
+        Ok(is_changed.unwrap_or(false))
     }
 
     fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
@@ -221,21 +258,20 @@ impl SyncStorage for RegionStorage {
     }
 
     fn remove_all(&mut self, namespace: &str) -> Result<()> {
-        let Some(namespace) = self.existing(namespace)? else { return Ok(()) };
-        let mut scan = self.session.scan(namespace)?;
         let mut done = 0;
-        while let Some(view) = scan.next()? {
-            self.session.delete(namespace, view.key()).map_err(|cause| partial(done, cause))?;
-            done += 1;
+        let removed = self.in_existing(namespace, |session, namespace| {
+            let mut scan = session.scan(namespace)?;
+            while let Some(view) = scan.next()? {
+                session.delete(namespace, view.key())?;
+                done += 1;
+            }
+            Ok(())
+        });
+        match removed {
+            Err(error) if done != 0 => Err(error.after_partial_execution()),
+            other => other.map(drop),
         }
-        Ok(())
     }
-}
-
-/// An error after `done` records were changed.
-fn partial(done: usize, cause: nearstate_model::Error) -> crate::Error {
-    let error = crate::Error::from(cause);
-    if done == 0 { error } else { error.after_partial_execution() }
 }
 
 const fn is_done(outcome: Outcome) -> bool {

@@ -14,6 +14,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::record::Kind;
 use crate::session::{KeyLookup, Namespace, Session, check_key};
 use crate::txn::RetryPolicy;
+use crate::txn::room::RoomAttempts;
 use crate::txn::write::{Condition, Outcome};
 
 impl Session {
@@ -24,7 +25,8 @@ impl Session {
     /// meanwhile, the add counts as one before the deletion.
     ///
     /// Cost: that of a read, and one atomic add to a cache line that only sessions with the same
-    /// number modulo 16 write to. The first add costs a put.
+    /// number modulo 16 write to. The first add costs a put. In a full region it makes room, as a
+    /// put does.
     ///
     /// # Errors
     /// `WrongKind` in a namespace of other records, `KeyTooLarge`, `Full` and `Stalled` (only when
@@ -42,8 +44,7 @@ impl Session {
                 return self.member.check_not_truncated();
             }
             drop(held);
-            let create = || self.create_counter(namespace, lookup, delta);
-            if self.member.operation(create)? {
+            if self.create(namespace, lookup, delta)? {
                 return Ok(());
             }
             // Another session created it.
@@ -71,8 +72,25 @@ impl Session {
         Ok(Some(sum))
     }
 
-    /// False if it exists already.
+    /// Creates a counter, after making room for it if the region or the namespace is full. False if
+    /// it exists already.
     #[cold]
+    fn create(&self, namespace: Namespace, lookup: KeyLookup<'_>, delta: i64) -> Result<bool> {
+        let mut room = RoomAttempts::default();
+        loop {
+            let create = || self.create_counter(namespace, lookup, delta);
+            match self.member.with_reserve(create) {
+                Err(full @ (Error::Full { .. } | Error::LimitReached { .. })) => {
+                    if !self.makes_room(&full, &mut room, false)? {
+                        return Err(full);
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// False if it exists already.
     fn create_counter(
         &self,
         namespace: Namespace,
@@ -126,27 +144,45 @@ impl Session {
         let lookup = self.lookup(namespace, key)?;
         let tries = RetryPolicy::default().tries;
         for attempt in 1..=tries {
-            let _held = self.member.pin()?;
-            let flags = self.member.namespace_flags(namespace.index)?;
-            let found = self.lookup_current(namespace.index, lookup.hash, key)?;
-            let current = found.record.map(|(cell, _)| cell.version());
-            let Some(version) =
-                current.filter(|_| condition.holds_of(current.map(|version| (version, None))))
-            else {
-                return Ok(Outcome::Refused { current });
-            };
-            let mut access = access_of(namespace, lookup);
-            (access.change, access.flags) = (CellChange::Remove, flags);
-            access.expect = Expectation::Read(found.token);
-            let mut plan = CommitPlan::default();
-            plan.add(access);
-            match self.member.operation(|| self.member.commit(&mut plan, key))? {
-                CommitOutcome::Committed => return Ok(Outcome::Done { version }),
-                CommitOutcome::Conflict(_) | CommitOutcome::FlagsChanged(_) => self.pause(attempt),
-                CommitOutcome::Fenced(_) => invariant!("counters are not logged"),
+            // The pin of an attempt ends with it: under a pin nothing comes free.
+            let done = self.member.with_reserve(|| {
+                self.member.note_deletion(|| true);
+                self.try_delete_counted(namespace, lookup, condition)
+            })?;
+            match done {
+                Some(outcome) => return Ok(outcome),
+                None => self.pause(attempt),
             }
         }
         Err(Error::Deadline { tries })
+    }
+
+    /// `None` if another session has changed the counter or the flags of the namespace meanwhile.
+    fn try_delete_counted(
+        &self,
+        namespace: Namespace,
+        lookup: KeyLookup<'_>,
+        condition: Condition<'_>,
+    ) -> Result<Option<Outcome>> {
+        let _held = self.member.pin()?;
+        let flags = self.member.namespace_flags(namespace.index)?;
+        let found = self.lookup_current(namespace.index, lookup.hash, lookup.key)?;
+        let current = found.record.map(|(cell, _)| cell.version());
+        let Some(version) =
+            current.filter(|_| condition.holds_of(current.map(|version| (version, None))))
+        else {
+            return Ok(Some(Outcome::Refused { current }));
+        };
+        let mut access = access_of(namespace, lookup);
+        (access.change, access.flags) = (CellChange::Remove, flags);
+        access.expect = Expectation::Read(found.token);
+        let mut plan = CommitPlan::default();
+        plan.add(access);
+        match self.member.commit(&mut plan, lookup.key)? {
+            CommitOutcome::Committed => Ok(Some(Outcome::Done { version })),
+            CommitOutcome::Conflict(_) | CommitOutcome::FlagsChanged(_) => Ok(None),
+            CommitOutcome::Fenced(_) => invariant!("counters are not logged"),
+        }
     }
 
     /// Publishes a new counter in a namespace with limits. False if it exists, or the flags of the

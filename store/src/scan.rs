@@ -381,7 +381,7 @@ impl Session {
                 each(view.key());
             }
         }
-        Ok(())
+        self.check_not_truncated()
     }
 
     /// The number of records of a namespace. Reads the index, not the records (unless some of them

@@ -201,7 +201,7 @@ impl Region {
 #[derive(Debug)]
 pub struct Session {
     pub(crate) member: Member,
-    /// The buffers of the last transaction, for the next one.
+    /// The buffers of its transactions.
     pub(crate) buffer_cache: BufferCache,
     pub(crate) internal: InternalCache,
     pub(crate) own_changes: OwnChanges,

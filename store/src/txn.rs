@@ -7,7 +7,7 @@
 pub(crate) mod object;
 pub(crate) mod for_update;
 mod single;
-mod room;
+pub(crate) mod room;
 pub(crate) mod elements;
 mod element_names;
 pub(crate) mod txn_record;
@@ -75,7 +75,8 @@ pub struct Txn<'s> {
 impl Session {
     /// Begins a transaction. Several may be open in one session; they are independent.
     ///
-    /// Cost: a pin. The first one uses the session's buffers; further ones allocate.
+    /// Cost: a pin. The first one, and those that are open at the same time for the first time,
+    /// allocate buffers that the session keeps.
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
@@ -192,7 +193,8 @@ impl Session {
                     Err(error) => return Err(error.into()),
                 },
                 // The error may have another type, so the transaction records its conflicts.
-                Err(_) if txn.has_conflict() => {}
+                // It ends here: its pin would hold what others free during the pause.
+                Err(_) if txn.has_conflict() => drop(txn),
                 Err(error) => return Err(error),
             }
             if tries >= retry_policy.tries || tries >= RUNS_MIN && is_late() {
@@ -411,6 +413,7 @@ impl Txn<'_> {
         if form == Form::Value {
             set.put(index, &value, &meta)?;
         } else {
+            set.buffers.check_room(meta.len())?;
             set.patch(index, &[])?;
             set.set_meta(index, &meta)?;
         }
@@ -497,7 +500,8 @@ impl Txn<'_> {
     }
 
     /// Commits: every process sees all writes from one instant on, or none. A transaction that only
-    /// read takes no lock and stores nothing; it fails only if one of its reads has failed.
+    /// read takes no lock and stores nothing; it fails only if one of its reads has failed, or if
+    /// the file of the region was truncated (`Damaged`).
     ///
     /// Cost: the changes of indexes (a record for each unique value, a part of a list or a leaf for
     /// each other value); then the lock of each record that was read or written, in one order for
@@ -527,10 +531,13 @@ impl Txn<'_> {
         let mut set = self.set.into_inner();
         let session = set.session;
         if set.is_read_only() {
-            // All reads were consistent at the moment of the last one.
-            let done = if set.buffers.is_torn { Err(torn()) } else { Ok(()) };
-            set.release_buffers();
-            return done;
+            // All reads were consistent at the moment of the last one. A lost page reads as zeros,
+            // which are not what was stored.
+            return if set.buffers.is_torn {
+                Err(torn())
+            } else {
+                session.member.check_not_truncated()
+            };
         }
         let before = session.last_position.get();
         let done = session.member.operation(|| set.commit_all());
@@ -545,7 +552,8 @@ impl Txn<'_> {
         }
         let is_logged = session.last_position.get() != before;
         let found_nothing = if is_logged { None } else { set.deletion_of_nothing() };
-        set.release_buffers();
+        // Its pin as well.
+        drop(set);
         session.member.return_lent_if_due();
         session.collect_some();
         done?;

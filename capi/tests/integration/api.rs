@@ -23,6 +23,9 @@ crate::fixture::c_tests! {
     the_bytes_of_a_region_add_up
     the_version_of_the_header_is_that_of_the_library
     a_forked_child_must_attach_again
+    a_copy_from_a_truncated_file_is_not_a_value
+    an_iteration_over_a_truncated_file_fails
+    a_view_of_a_truncated_file_is_noticed
 }
 
 fn output_of(command: &mut Command) -> String {

@@ -391,10 +391,7 @@ pub(crate) const fn kind_in_head(kind: CellKind) -> u64 {
 /// Fills the header of a new cell. The caller writes the body, and [`seal`] the checksum.
 #[inline]
 pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corruption> {
-    // The offset comes from a free list, and sizes can come from a record that is replaced.
-    if !at.is_multiple_of(LINE) {
-        return Err(Corruption("a free cell does not begin at a line"));
-    }
+    // Sizes can come from a record that is replaced.
     debug_assert!(head.flags & !(FLAG_META | FLAGS_FORM) == 0, "a flag that no reader knows");
     debug_assert!(head.kind != CellKind::Free, "an allocated cell has a kind");
     debug_assert!(head.namespace >> 16 == 0, "the number of a catalog entry has 16 bits");
@@ -402,7 +399,8 @@ pub(crate) fn begin(map: &Map, at: u64, head: &CellHeader) -> Result<(), Corrupt
     if u64::from(head.children) > CHILDREN || before_value > u64::from(head.body) {
         return Err(Corruption("a record's children and key do not fit into its body"));
     }
-    let [first, _, _, version, sizes, key, ..] = map.line(at / LINE)?;
+    // The offset comes from a free list.
+    let [first, _, _, version, sizes, key, ..] = map.line_at(at)?;
     let class = first.load(Ordering::Relaxed) & 0xff;
     let flags = u64::from(head.flags) << FLAGS_SHIFT;
     let namespace = u64::from(head.namespace) << NAMESPACE_SHIFT;

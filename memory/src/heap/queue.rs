@@ -83,12 +83,12 @@ impl<'m> Arena<'m> {
         Ok(())
     }
 
-    /// Appends a cell to the queue of its class, with the current epoch.
+    /// Appends a cell to the queue of its class, with the current epoch. `line` is its first line.
     #[inline]
-    pub(crate) fn append(&self, cell: u64) -> Result<(), Corruption> {
+    fn append(&self, (cell, line): (u64, &[AtomicU64; 8])) -> Result<(), Corruption> {
         self.set(undo::POP, cell);
         crash_point!("append.recorded");
-        self.link(cell, None)?;
+        self.link_line((cell, line), None)?;
         watched::note_retired(self.map, self.is_fenced)?;
         self.set(undo::POP, 0);
         crash_point!("append.done");
@@ -96,9 +96,17 @@ impl<'m> Arena<'m> {
     }
 
     /// Links a cell at the tail of its queue: retired in the current epoch, or with the given word.
-    #[inline]
     fn link(&self, cell: u64, retired: Option<u64>) -> Result<(), Corruption> {
-        let [head, next, word, ..] = cell::first_line(self.map, cell)?;
+        self.link_line((cell, cell::first_line(self.map, cell)?), retired)
+    }
+
+    /// As [`Arena::link`], given the first line of the cell.
+    #[inline]
+    fn link_line(
+        &self,
+        (cell, [head, next, word, ..]): (u64, &[AtomicU64; 8]),
+        retired: Option<u64>,
+    ) -> Result<(), Corruption> {
         let queue = self.queue(head.load(Ordering::Relaxed) as u8)?;
         next.store(0, Ordering::Release);
         crash_point!("append.cleared");
@@ -285,11 +293,18 @@ impl<'m> Arena<'m> {
     /// its neighbours.
     #[inline]
     pub(crate) fn retire(&self, cell: u64) -> Result<u8, Corruption> {
-        let [head, _, retired, ..] = cell::first_line(self.map, cell)?;
-        if !pin::is_retired(retired.load(Ordering::Acquire))
-            && cell::has_class_of_its_size(self.map, cell)?
-        {
-            self.append(cell)?;
+        self.retire_line((cell, cell::first_line(self.map, cell)?))
+    }
+
+    /// As [`Arena::retire`], given the first line of the cell.
+    #[inline]
+    pub(crate) fn retire_line(
+        &self,
+        (cell, line): (u64, &[AtomicU64; 8]),
+    ) -> Result<u8, Corruption> {
+        let [head, _, retired, ..] = line;
+        if !pin::is_retired(retired.load(Ordering::Acquire)) && cell::has_class_of_size(line) {
+            self.append((cell, line))?;
         }
         Ok(head.load(Ordering::Relaxed) as u8)
     }
@@ -297,9 +312,9 @@ impl<'m> Arena<'m> {
     /// As [`Arena::retire`], into the queue of the cells that are set aside: they come free there
     /// without waiting for those of their class.
     pub(crate) fn retire_aside(&self, cell: u64) -> Result<(), Corruption> {
-        let [_, next, retired, ..] = cell::first_line(self.map, cell)?;
+        let line @ [_, next, retired, ..] = cell::first_line(self.map, cell)?;
         let word = retired.load(Ordering::Acquire);
-        if pin::is_retired(word) || !cell::has_class_of_its_size(self.map, cell)? {
+        if pin::is_retired(word) || !cell::has_class_of_size(line) {
             return Ok(());
         }
         self.set(undo::POP, cell);

@@ -35,6 +35,12 @@ impl BucketLine {
     pub const fn hash(&self) -> u64 {
         self.hash
     }
+
+    /// The line, counted from the start of the region.
+    #[inline]
+    pub(crate) const fn line(&self) -> u64 {
+        self.line
+    }
 }
 
 impl Member {
@@ -43,7 +49,7 @@ impl Member {
         let bucket = table.bucket_of(hash);
         match table.bucket_line(self.map(), bucket) {
             Ok(line) => BucketLine { hash, line },
-            Err(_) => BucketLine::NONE,
+            Err(_) => BucketLine { hash, ..BucketLine::NONE },
         }
     }
 

@@ -1,10 +1,10 @@
 //! What a writer knows about the slot of a key before it locks the bucket.
 
+use crate::index::batch::BucketLine;
 use crate::index::bucket::{LAST, entry, hash_tag, is_units};
 use crate::index::lookup::{ReadToken, pick_placed};
 use crate::layout::LINE;
 use crate::member::Member;
-use crate::region::index_table::IndexTable;
 
 /// What a writer knows about the slot of a key before it locks the bucket.
 #[derive(Clone, Copy, Debug)]
@@ -40,20 +40,20 @@ impl<'k> WriteTarget<'k> {
 }
 
 impl Member {
-    /// As [`Member::probe_slot`], for a batch of writes whose buckets were prefetched.
-    #[inline]
-    pub fn probe_known_slot(&self, table: &IndexTable, hash: u64) -> KnownSlot {
-        self.probe_slot(table, hash).map_or(KnownSlot::Unknown, KnownSlot::Probed)
-    }
-
-    /// Prefetches the header of the record that a hash may have, and the line in which it probably
-    /// ends. Returns the slot to which the bucket's line leads, for [`KnownSlot::Probed`].
+    /// Prefetches the header of the record that the hash of a bucket may have, and the line in
+    /// which it probably ends. Returns the slot to which the bucket's line leads.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub(crate) fn probe_slot(&self, table: &IndexTable, hash: u64) -> Option<ReadToken> {
-        let line = table.bucket_line(self.map(), table.bucket_of(hash)).ok()?;
+    pub fn probe_known_slot(&self, bucket: BucketLine) -> KnownSlot {
+        self.probe_slot(bucket).map_or(KnownSlot::Unknown, KnownSlot::Probed)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    fn probe_slot(&self, bucket: BucketLine) -> Option<ReadToken> {
+        let line = bucket.line();
         let [_, entries @ ..] = self.map().line(line).ok()?;
-        let tag = hash_tag(hash);
+        let tag = hash_tag(bucket.hash());
         let (units, place, _) = pick_placed(entries, tag);
         if !is_units(units) {
             return None;

@@ -146,7 +146,18 @@ impl Member {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn acquire_within(&self, at: u64, slot: LockSlot, bound: Duration) -> Result<u64> {
-        let word = self.map().word(at)?;
+        self.acquire_word((at, self.map().word(at)?), slot, bound)
+    }
+
+    /// As [`Member::acquire_within`], given the lock word.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn acquire_word(
+        &self,
+        (at, word): (u64, &AtomicU64),
+        slot: LockSlot,
+        bound: Duration,
+    ) -> Result<u64> {
         self.name_lock(at, slot);
         crash_point!("lock.recorded");
         match lock::try_take(word, self.lock_owner()) {
@@ -206,19 +217,24 @@ impl Member {
     /// Releases a lock that [`Member::acquire`] took.
     #[inline]
     pub(crate) fn release(&self, at: u64, slot: LockSlot, payload: u64) -> Result<(), Corruption> {
-        lock::release(self.map().word(at)?, payload);
-        crash_point!("lock.released");
-        self.unname_lock(slot);
+        self.release_word(self.map().word(at)?, slot, payload);
         Ok(())
     }
 
-    /// As [`Member::release`], for a bucket after a commit (`lock::release_before_reads`).
+    /// As [`Member::release`], given the lock word.
     #[inline]
-    pub(crate) fn release_bucket(&self, at: u64, payload: u64) -> Result<(), Corruption> {
-        lock::release_before_reads(self.map().word(at)?, payload);
+    pub(crate) fn release_word(&self, word: &AtomicU64, slot: LockSlot, payload: u64) {
+        lock::release(word, payload);
+        crash_point!("lock.released");
+        self.unname_lock(slot);
+    }
+
+    /// As [`Member::release_word`], for a bucket after a commit (`lock::release_before_reads`).
+    #[inline]
+    pub(crate) fn release_bucket(&self, word: &AtomicU64, payload: u64) {
+        lock::release_before_reads(word, payload);
         crash_point!("lock.released");
         self.unname_lock(LockSlot::Bucket);
-        Ok(())
     }
 
     /// Waits for a lock word that another member holds, and takes it. The caller has named it in

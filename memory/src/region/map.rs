@@ -319,7 +319,8 @@ impl Map {
         }
         // SAFETY: inside the mapping.
         let next = unsafe { self.base.add(at as usize) };
-        Ok(CellWriter { next, room: bytes as usize, map: PhantomData })
+        let bytes = bytes as usize;
+        Ok(CellWriter { next, room: bytes, bytes, map: PhantomData })
     }
 
     /// Prefetches the line at an offset. The offset is not checked: a hint cannot fault.
@@ -481,10 +482,12 @@ pub struct CellWriter<'m> {
     /// The first byte that is not written yet, with `room` bytes behind it.
     next: NonNull<u8>,
     room: usize,
+    /// The bytes of the cell.
+    bytes: usize,
     map: PhantomData<&'m Map>,
 }
 
-impl CellWriter<'_> {
+impl<'m> CellWriter<'m> {
     /// Appends bytes.
     ///
     /// # Errors
@@ -508,10 +511,17 @@ impl CellWriter<'_> {
         Ok(())
     }
 
-    /// Bytes that are not written yet.
+    /// All bytes of the cell; `None` if not all are written.
     #[inline]
-    pub(crate) const fn room(&self) -> usize {
-        self.room
+    pub(crate) const fn finish(self) -> Option<&'m [u8]> {
+        if self.room != 0 {
+            return None;
+        }
+        // SAFETY: `next` lies `bytes` behind the first byte, as nothing is left to write.
+        let first = unsafe { self.next.sub(self.bytes) };
+        // SAFETY: mapped and written; the one writer of an unpublished cell ends here, and a
+        // published one does not change.
+        Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), self.bytes) })
     }
 }
 

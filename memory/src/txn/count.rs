@@ -15,6 +15,7 @@ use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
 use crate::region::index_table::IndexTable;
+use crate::txn::bucket_lock::LockedBucket;
 use crate::usage::{self, ALL_COUNTED};
 
 /// The usage word that a bucket is added to.
@@ -88,9 +89,10 @@ impl Member {
 
     /// Counts the bucket at a position, unless another member was faster.
     fn count_bucket(&self, table: &IndexTable, number: u32, position: u64) -> Result<()> {
-        let (at, payload) = self.lock_bucket(table, usage::hash_at(position))?;
+        let LockedBucket { at, word, payload } =
+            self.lock_bucket(table, usage::hash_at(position))?;
         let done = self.count_locked(number, position, (at, depth_of(payload)));
-        self.release(at, LockSlot::Bucket, payload)?;
+        self.release_word(word, LockSlot::Bucket, payload);
         if !done? {
             // Every usage word is busy: waits without the bucket's lock.
             let at = usage::stripe_at(number, u64::from(self.index()));

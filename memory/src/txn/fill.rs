@@ -6,6 +6,7 @@ use nearstate_model::{Result, invariant};
 
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellHeader};
+use crate::index::batch::BucketLine;
 use crate::index::known_slot::KnownSlot;
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
@@ -80,8 +81,8 @@ impl Member {
         Ok(PendingCell { at, body_crc })
     }
 
-    /// As [`Member::fill_cell`], with a body of two pieces: the usual record. Returns what is known
-    /// about the slot of the key.
+    /// As [`Member::fill_cell`], with a body of two pieces: the usual record. `bucket` is that of a
+    /// record that was not read. Returns what is known about the slot of the key.
     ///
     /// # Errors
     /// As [`Member::allocate_cell`].
@@ -91,22 +92,19 @@ impl Member {
         &self,
         head: &CellHeader,
         (key, value): (&[u8], &[u8]),
-        table: Option<&IndexTable>,
+        bucket: Option<BucketLine>,
     ) -> Result<(PendingCell, KnownSlot)> {
         let at = self.allocate_cell(head)?;
         let mut writer = self.map().writer(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         writer.write(key)?;
         writer.write(value)?;
-        if writer.room() != 0 {
-            return Err(SHORT.into());
-        }
-        let known = match table {
-            Some(table) => self.probe_slot(table, head.hash),
-            None => None,
+        let body = writer.finish().ok_or(SHORT)?;
+        let known = match bucket {
+            Some(bucket) => self.probe_known_slot(bucket),
+            None => KnownSlot::Unknown,
         };
-        let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         let cell = PendingCell { at, body_crc: cell::checksum_of(&[body]) };
-        Ok((cell, known.map_or(KnownSlot::Unknown, KnownSlot::Probed)))
+        Ok((cell, known))
     }
 
     /// As [`Member::fill_cell`], with a body in one piece. It is read twice, and not the new cell.
@@ -134,17 +132,17 @@ impl Member {
         Ok(PendingCell { at, body_crc: cell::checksum_of(&[body]) })
     }
 
-    /// Writes the whole body of a cell.
+    /// Writes the whole body of a cell. Returns it.
     #[inline]
     fn fill_body(
         &self,
         at: u64,
         head: &CellHeader,
         fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
-    ) -> Result<(), Corruption> {
+    ) -> Result<&[u8], Corruption> {
         let mut writer = self.map().writer(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         fill(&mut writer)?;
-        if writer.room() == 0 { Ok(()) } else { Err(SHORT) }
+        writer.finish().ok_or(SHORT)
     }
 
     /// As [`Member::fill_cell`], with a function that writes the parts.
@@ -160,11 +158,10 @@ impl Member {
         fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
     ) -> Result<PendingCell> {
         let at = self.allocate_cell(head)?;
-        self.fill_body(at, head, fill)?;
+        let body = self.fill_body(at, head, fill)?;
         if let Some(table) = table {
             self.prefetch_record(table, head.hash, 1);
         }
-        let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
         Ok(PendingCell { at, body_crc: cell::checksum_of(&[body]) })
     }
 

@@ -11,14 +11,14 @@ use crate::index::bucket::{
     is_version, link, load, next_version, publish, stamp_of, units_of, version_count,
 };
 use crate::index::known_slot::{KnownSlot, WriteTarget};
-use crate::index::lookup::{CHAIN_MAX, find_bucket, has_key_at, is_equal, link_slot, walk_chain};
+use crate::index::lookup::{CHAIN_MAX, has_key_at, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo, write_undo};
 use crate::member::lock;
 use crate::region::index_table::IndexTable;
-use crate::region::linear_hash::step;
 use crate::region::map::Map;
+use crate::txn::bucket_lock::LockedBucket;
 use crate::txn::fill::PendingCell;
 
 /// What the caller decides about the record that it sees under the lock.
@@ -96,16 +96,16 @@ impl Member {
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
         invariant!(self.is_in_operation(), "another member may be taking cells");
-        let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
+        let bucket = match self.lock_bucket(table, target.hash) {
             Ok(locked) => locked,
             Err(error) => {
                 self.free_pending()?;
                 return Err(error);
             }
         };
-        let done = self.write_locked((bucket_at, payload), target, draft, choose);
+        let done = self.write_locked(bucket, target, draft, choose);
         // The stamp may have been raised: the lock word holds the current one.
-        let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
+        let payload = bucket.word.load(crate::atomic::Ordering::Relaxed);
         let arena = self.arena();
         let (changed, retired, crowd) = match done {
             Ok(done) => done,
@@ -115,15 +115,15 @@ impl Member {
                 if arena.get(undo::OP) != op::NONE {
                     close_undo_record(&arena);
                 }
-                self.release(bucket_at, LockSlot::Bucket, payload)?;
+                self.release_word(bucket.word, LockSlot::Bucket, payload);
                 self.free_pending()?;
                 return Err(error);
             }
         };
         if changed.decision == WriteDecision::Keep {
-            self.release(bucket_at, LockSlot::Bucket, payload)?;
+            self.release_word(bucket.word, LockSlot::Bucket, payload);
         } else {
-            self.release_bucket(bucket_at, payload)?;
+            self.release_bucket(bucket.word, payload);
         }
         match changed.decision {
             WriteDecision::Keep => self.free_pending()?,
@@ -135,9 +135,9 @@ impl Member {
                     None => Ok(()),
                 };
                 if changed.decision == WriteDecision::Remove
-                    && is_link(load(self.map().word(link_slot(bucket_at))?))
+                    && is_link(load(self.map().word(link_slot(bucket.at))?))
                 {
-                    tidied = tidied.and_then(|()| self.compact_bucket(bucket_at));
+                    tidied = tidied.and_then(|()| self.compact_bucket(bucket.at));
                 }
                 if crowd >= CROWDED_ENTRIES {
                     tidied = tidied.and_then(|()| self.split_some(table, crowd));
@@ -154,38 +154,11 @@ impl Member {
         Ok(changed)
     }
 
-    /// Locks the bucket that holds a hash. Returns the offset of its line and its payload.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub(crate) fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
-        let bucket = table.bucket_of(hash);
-        let at = table.bucket_at(self.map(), bucket)?;
-        let payload = self.acquire(at, LockSlot::Bucket)?;
-        if step(hash, bucket, depth_of(payload)).is_none() {
-            return Ok((at, payload));
-        }
-        self.release(at, LockSlot::Bucket, payload)?;
-        self.lock_split_bucket(table, hash)
-    }
-
-    /// As [`Member::lock_bucket`], if the bucket was split, perhaps while this member waited.
-    #[cold]
-    fn lock_split_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
-        loop {
-            let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
-            let payload = self.acquire(at, LockSlot::Bucket)?;
-            if step(hash, bucket, depth_of(payload)).is_none() {
-                return Ok((at, payload));
-            }
-            self.release(at, LockSlot::Bucket, payload)?;
-        }
-    }
-
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn write_locked(
         &self,
-        (bucket_at, payload): (u64, u64),
+        LockedBucket { at: bucket_at, word: lock_word, payload }: LockedBucket<'_>,
         target: WriteTarget<'_>,
         draft: Option<PendingCell>,
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
@@ -232,14 +205,14 @@ impl Member {
                 let last = before.unwrap_or(0).max(target.version_imposed);
                 let stamp = (stamp_of(payload) + 1).max(version_count(last));
                 let raised = control(depth_of(payload), stamp);
-                lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
+                lock::hold_with(lock_word, self.lock_owner(), raised);
                 crash_point!("remove.stamped");
                 done.1 = self.publish_entry(&place, 0)?;
                 // A second time, so that a walk that began in between starts again. If the process
                 // dies in between, a walk can return a key twice that is deleted and created during
                 // the walk.
                 let raised = control(depth_of(payload), stamp + 1);
-                lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
+                lock::hold_with(lock_word, self.lock_owner(), raised);
             }
             // A removal of an absent record changes nothing.
             (WriteDecision::Remove | WriteDecision::Keep, _, _) => {
@@ -506,13 +479,13 @@ pub(crate) fn retire_record(
     if old == 0 {
         return Ok(None);
     }
-    let cell = Cell::at_units(arena.map, units_of(old))?;
+    let (cell, line) = Cell::with_line(arena.map, units_of(old))?;
     if cell.children() > 0 {
         each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, disposal))?;
     }
     match disposal {
         Disposal::Retired if is_planted("retire-left-out") => Ok(None),
-        Disposal::Retired => Ok(Some(arena.retire(cell.at())?)),
+        Disposal::Retired => Ok(Some(arena.retire_line((cell.at(), line))?)),
         Disposal::Held => arena.hold(cell.at()).map(|()| None),
     }
 }

@@ -79,6 +79,67 @@ fn only_a_write_creates_a_namespace() {
     assert_eq!(session.known_namespace("new").unwrap().unwrap().kind(), Kind::Mixed);
 }
 
+/// A namespace that is empty can be removed at any time, also by another process.
+#[test]
+fn a_namespace_that_is_removed_during_a_call_is_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&folder.path().join("region"), &options).unwrap();
+    let session = region.session().unwrap();
+    let mut sdl = RegionStorage::on(region.clone()).unwrap();
+    sdl.set("ue", &[(b"k", b"v")]).unwrap();
+    let mut seen = 0;
+    sdl.visit("ue", &[&b"k"[..]; 100], &mut |key, _| {
+        seen += 1;
+        if let Some(namespace) = session.known_namespace("ue").unwrap() {
+            assert!(session.delete(namespace, key).unwrap());
+            assert!(session.remove_namespace(namespace).unwrap());
+        }
+    })
+    .unwrap();
+    assert!((1..100).contains(&seen), "the first batch is read at one moment: {seen}");
+    assert!(sdl.get("ue", &[b"k"]).unwrap().is_empty());
+    assert!(sdl.list_keys("ue", b"*").unwrap().is_empty());
+    sdl.set("ue", &[(b"k", b"v")]).unwrap();
+    assert_eq!(sdl.get("ue", &[b"k"]).unwrap().len(), 1);
+}
+
+/// Rounds in which another thread removes the namespace as often as it can.
+const ROUNDS: u32 = 5000;
+
+#[test]
+fn no_call_fails_because_its_namespace_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&folder.path().join("region"), &options).unwrap();
+    let mut sdl = RegionStorage::on(region.clone()).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = region.session().unwrap();
+            while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+                session.remove_empty_namespaces(1).unwrap();
+            }
+        });
+        let calls = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..ROUNDS {
+                sdl.set("ue", &[(b"k", b"v")]).unwrap();
+                sdl.remove("ue", &[b"k"]).unwrap();
+                sdl.remove("ue", &[b"k", b"l"]).unwrap();
+                sdl.set("ue", &[(b"k", b"v"), (b"l", b"v")]).unwrap();
+                sdl.remove_all("ue").unwrap();
+                sdl.get("ue", &[b"k", b"l"]).unwrap();
+                sdl.list_keys("ue", b"*").unwrap();
+                sdl.set_if("ue", b"k", b"v", b"w").unwrap();
+                sdl.set_if_not_exists("ue", b"k", b"v").unwrap();
+                sdl.remove_if("ue", b"k", b"v").unwrap();
+            }
+        }));
+        is_over.store(true, std::sync::atomic::Ordering::Release);
+        calls.unwrap();
+    });
+}
+
 /// As over a ring and on a Redis, where the reply is WRONGTYPE.
 #[test]
 fn a_comparison_with_a_hash_or_a_set_is_refused() {

@@ -82,7 +82,6 @@ impl Follower<'_> {
         };
         let mut present = 0;
         let written = session.member.with_reserve(|| {
-            session.member.prefetch_bucket(lookup.table, lookup.hash);
             let (draft, known) = session.draft_pair(lookup, value)?;
             let target = WriteTarget {
                 version_imposed: record.version,

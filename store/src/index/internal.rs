@@ -73,6 +73,9 @@ pub(crate) struct InternalCache {
     pub(crate) expiring: Cell<u32>,
     /// The last tick of the clock at which this session found no expired record.
     pub(crate) none_due_ms: Cell<u64>,
+    /// A full region has refused the update of a record that was read for it: the next one makes
+    /// room before it reads.
+    pub(crate) is_room_due: Cell<bool>,
     /// How far its collections of expired records have come.
     pub(crate) expiry_pass: RefCell<ExpiryPass>,
     /// The tree of the order of expiry that it sweeps, and the last entry at which it has looked.

@@ -342,19 +342,13 @@ impl Session {
     pub(crate) fn wait_for_commit(&self) -> Result<()> {
         let WaitRule { wait, limit } = self.commit_wait.get();
         let last = self.last_position.get();
-        let position = match wait {
+        match wait {
             CommitWait::Never => return Ok(()),
-            // An earlier commit, which did not wait, may still be owed.
-            CommitWait::ByNamespace => {
-                let owed = self.owed_position.replace(0);
-                if owed == last { owed } else { 0 }
-            }
-            CommitWait::Always => {
-                self.owed_position.set(0);
-                last
-            }
-        };
-        if position == 0 { Ok(()) } else { self.wait_here(self.receipt_here(position), limit) }
+            // An earlier commit, which did not wait, is still owed to the caller.
+            CommitWait::ByNamespace if self.owed_position.get() != last => return Ok(()),
+            CommitWait::ByNamespace | CommitWait::Always => self.owed_position.set(0),
+        }
+        self.wait_here(self.receipt_here(last), limit)
     }
 
     /// Waits for a receipt that this session has just made. Its position says all: an incarnation

@@ -1,7 +1,7 @@
 //! The buffers of a transaction: its entries, and the bytes that it writes. A session keeps them
 //! from one transaction to the next.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::BTreeMap;
 
 use nearstate_memory::layout::namespace_flags;
@@ -18,27 +18,35 @@ use crate::record::edit::CollectionEdit;
 use crate::record::meta;
 use crate::session::copies::Copies;
 
-/// The buffers of the last transaction, unless an open one has them.
+/// The buffers of a session's transactions. There are as many as transactions were open at once.
 #[derive(Default)]
-pub(crate) struct BufferCache(Cell<Option<Box<Buffers>>>);
+pub(crate) struct BufferCache {
+    /// Borrowed by an open transaction.
+    buffers: RefCell<Buffers>,
+    /// Those of a transaction that is open at the same time.
+    next: OnceCell<Box<Self>>,
+}
 
 impl BufferCache {
+    /// Buffers that no open transaction has. They are empty, and stay empty if the transaction
+    /// clears them when it ends.
+    ///
+    /// Cost: one look for each open transaction of the session.
     #[inline]
-    pub(crate) fn take(&self) -> Box<Buffers> {
-        let buffers = self.0.take().unwrap_or_default();
+    pub(crate) fn borrow(&self) -> RefMut<'_, Buffers> {
+        let mut cache = self;
+        let buffers = loop {
+            match cache.buffers.try_borrow_mut() {
+                Ok(buffers) => break buffers,
+                Err(_) => cache = cache.next.get_or_init(Box::default),
+            }
+        };
         invariant!(
             buffers.entries.is_empty() && buffers.bytes.is_empty(),
             "a transaction begins with {} entries",
             buffers.entries.len()
         );
         buffers
-    }
-
-    #[inline]
-    pub(crate) fn give(&self, mut buffers: Box<Buffers>) {
-        buffers.clear();
-        debug_assert!(buffers.plan.accesses.is_empty(), "a session keeps a plan");
-        self.0.set(Some(buffers));
     }
 }
 
@@ -499,5 +507,53 @@ impl Write {
 
     pub(crate) const fn is_none(&self) -> bool {
         matches!(self, Self::None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::txn::write_set::WriteSet;
+    use crate::{Condition, CreateOptions, Error, Region, RetryPolicy, Schema, Session, TagSchema};
+
+    /// More than new buffers have.
+    const BYTES: usize = 1 << 13;
+
+    /// How a transaction of a session ends.
+    type End<'e> = &'e dyn Fn(&Session);
+
+    #[test]
+    fn a_transaction_that_does_not_commit_leaves_its_buffers_to_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let (session, other) = (region.session().unwrap(), region.session().unwrap());
+        let tags = vec![TagSchema { name: "t".to_owned(), ..TagSchema::default() }];
+        let ns = session.namespace("ue", &Schema { tags, ..Schema::default() }).unwrap();
+        session.put(ns, b"k", b"1").unwrap();
+        let conflict = RetryPolicy { tries: 1, ..RetryPolicy::default() };
+        let ends: [(&str, End<'_>); 6] = [
+            ("a refusal", &|session| {
+                session.put_if(ns, b"k", b"2", Condition::Absent).unwrap();
+            }),
+            ("an abort", &|session| session.begin().unwrap().abort()),
+            ("a drop", &|session| drop(session.begin().unwrap())),
+            ("an error", &|session| {
+                session.transact(|_| Err::<(), _>(Error::Forked)).unwrap_err();
+            }),
+            ("a conflict", &|session| {
+                let write = session.transact_within(conflict, |txn| {
+                    txn.get(ns, b"k")?;
+                    other.put(ns, b"k", b"2")?;
+                    txn.get(ns, b"j").map(drop)
+                });
+                write.unwrap_err();
+            }),
+            ("two at once", &|session| drop((session.begin().unwrap(), session.begin().unwrap()))),
+        ];
+        for (name, end) in ends {
+            session.transact(|txn| txn.put(ns, b"large", &[0; BYTES])).unwrap();
+            end(&session);
+            let set = WriteSet::new(&session).unwrap();
+            assert!(set.buffers.bytes.capacity() >= BYTES, "others after {name}");
+        }
     }
 }

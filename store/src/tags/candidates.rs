@@ -56,9 +56,7 @@ impl Session {
         mut each: impl FnMut(&[u8]) -> bool,
     ) -> Result<u64> {
         let mut lookups = Lookups { session: self, namespace, set: WriteSet::new(self)? };
-        let found = search::find(search, &mut lookups, limit, |key| Ok(each(key)));
-        lookups.set.release_buffers();
-        found
+        search::find(search, &mut lookups, limit, |key| Ok(each(key)))
     }
 
     /// The number of matching records.
@@ -82,7 +80,6 @@ impl Session {
     ) -> Result<SearchSlices<'s>> {
         let mut lookups = Lookups { session: self, namespace, set: WriteSet::new(self)? };
         let walk = SearchWalk::new(search, &mut lookups)?;
-        lookups.set.release_buffers();
         Ok(SearchSlices { session: self, namespace, search, walk })
     }
 }
@@ -117,9 +114,7 @@ impl<'s> SearchSlices<'s> {
     ) -> Result<bool, E> {
         let set = WriteSet::new(self.session)?;
         let mut lookups = Lookups { session: self.session, namespace: self.namespace, set };
-        let done = self.read(&mut lookups, candidates, &mut each);
-        lookups.set.release_buffers();
-        done
+        self.read(&mut lookups, candidates, &mut each)
     }
 
     fn read<E: From<Error>>(

@@ -300,30 +300,13 @@ impl Session {
         limit: usize,
     ) -> Result<Vec<ExpiryEntry>> {
         cursor.begin(expiry_root(tree), range, ReadMode::Untracked);
-        let mut set = WriteSet::new(self)?;
-        let entries = read_entries(&mut set, cursor, limit);
-        // Otherwise each tree, and the next transaction, would allocate others.
-        set.release_buffers();
-        entries
+        read_entries(&mut WriteSet::new(self)?, cursor, limit)
     }
 
     /// Handles a due entry: deletes its record if it has expired, unless that `is_left` to another
     /// host, or moves the entry to the record's expiry time.
     fn handle_due(&self, tree: u64, due: &ExpiryEntry, is_left: bool) -> Result<Handled> {
-        let mut set = WriteSet::new(self)?;
-        let handled = self.handle_due_in(&mut set, tree, due, is_left);
-        // Otherwise each entry, and the next transaction, would allocate others.
-        set.release_buffers();
-        handled
-    }
-
-    fn handle_due_in(
-        &self,
-        set: &mut WriteSet<'_>,
-        tree: u64,
-        due: &ExpiryEntry,
-        is_left: bool,
-    ) -> Result<Handled> {
+        let set = &mut WriteSet::new(self)?;
         let mut scratch = set.buffers.take_scratch();
         let root = expiry_root(tree);
         let existed = scratch.ordered.remove(set, root, &due.entry);

@@ -475,7 +475,7 @@ mod tests {
             let mut set = WriteSet::new(&session).unwrap();
             damage(&mut set, ns.index);
             set.commit().unwrap();
-            set.release_buffers();
+            drop(set);
             drop(session);
             drop(region);
             let report = crate::check(&path).unwrap();

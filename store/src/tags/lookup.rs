@@ -210,8 +210,6 @@ impl Session {
                 break;
             }
         }
-        // Otherwise the next transaction would allocate others.
-        set.release_buffers();
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    CellChange, CommitOutcome, Expectation, KnownSlot, PendingCell, ReadToken, RecordAccess,
+    Cell, CellChange, CommitOutcome, Expectation, KnownSlot, PendingCell, ReadToken, RecordAccess,
     WriteTarget, log_mark,
 };
 use nearstate_model::invariant::guaranteed;
@@ -46,11 +46,11 @@ impl WriteSet<'_> {
         if self.buffers.entries.iter().any(is_index) {
             self.buffers.is_claim_refused = true;
             let written = self.prepare()?;
-            return self.commit().map(|()| written);
+            return self.commit_writes().map(|()| written);
         }
         let (bytes, changes) = (self.buffers.bytes.len(), self.buffers.changes);
         let written = self.prepare()?;
-        match self.commit() {
+        match self.commit_writes() {
             Ok(()) => Ok(written),
             Err(Error::Conflict { .. }) if self.buffers.is_claim_refused => {
                 self.buffers.changes = changes;
@@ -81,7 +81,7 @@ impl WriteSet<'_> {
             entry_indices.extend(all.map(|(index, entry)| ((entry.table, entry.hash), index)));
         }
         let written = self.prepare()?;
-        self.commit()?;
+        self.commit_writes()?;
         Ok(written)
     }
 
@@ -90,12 +90,18 @@ impl WriteSet<'_> {
     /// # Errors
     /// `Conflict`, `Full`, `Stalled`, `Damaged`; nothing was changed then.
     pub(crate) fn commit(&mut self) -> Result<()> {
+        if self.is_read_only() && !self.buffers.is_torn {
+            return Ok(()); // All reads were consistent at the moment of the last one.
+        }
+        self.commit_writes()
+    }
+
+    /// As [`WriteSet::commit`], of a transaction that writes.
+    fn commit_writes(&mut self) -> Result<()> {
         if self.buffers.is_torn {
             return Err(torn());
         }
-        if self.is_read_only() {
-            return Ok(()); // All reads were consistent at the moment of the last one.
-        }
+        debug_assert!(!self.is_read_only(), "a transaction that only reads is not committed");
         // Before the first draft: a forked child has no arena of its own.
         self.session.member.check_usable()?;
         let member = &self.session.member;
@@ -142,10 +148,16 @@ impl WriteSet<'_> {
         let (namespace, expected) = (entry.table, entry.flags);
         let log_mark = self.log_mark(0)?;
         let flags = FlagCheck { table, namespace, mask: u64::MAX, expected, log_mark };
-        let written = session.write_single(flags, target, draft, |record| {
+        let is_expected = |record: Option<Cell<'_>>| {
             let at = record.map_or(0, |cell| cell.at());
             Ok(entry.seen.is_none_or(|seen| seen.at == at))
-        })?;
+        };
+        // A plain write is a part of this function, without anything of the log.
+        let written = if log_mark == 0 {
+            session.write_known::<false>(flags, target, draft, is_expected)?
+        } else {
+            session.write_single(flags, target, draft, is_expected)?
+        };
         match written {
             SingleWrite::Made { version } => {
                 invariant!(version != 0 || draft.is_none(), "a published record has a version");

@@ -154,9 +154,7 @@ impl Txn<'_> {
                 &blocks,
                 crate::txn::write::Condition::Always,
             )?;
-            set.delete(index);
-            set.patch(index, &blocks)?;
-            return set.set_meta(index, meta);
+            return set.put_blocks(index, &blocks, meta);
         }
         invariant!(namespace.kind == Kind::Mixed, "a namespace without collections gets one");
         let bytes = pairs.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -164,8 +162,7 @@ impl Txn<'_> {
         let edit = CollectionEdit::anew(shape_of(form), set.session.member.seed(), pairs)?;
         let announced = changed.map(|changed| set.announced(index, changed)).transpose()?;
         let write = ElementsWrite { edit, is_anew: true, changes: Vec::new(), announced };
-        set.put_elements(index, form, write);
-        set.set_meta(index, meta)
+        set.put_elements(index, form, write, meta)
     }
 
     /// Puts a collection that was built in steps, all of whose elements are encoded. Replaces a
@@ -211,8 +208,7 @@ impl Txn<'_> {
         }
         let edit = CollectionEdit::of_parts(built.shape(), seed, elements, parts.to_vec());
         let write = ElementsWrite { edit, is_anew: true, changes: Vec::new(), announced: None };
-        set.put_elements(index, form, write);
-        set.set_meta(index, &meta)
+        set.put_elements(index, form, write, &meta)
     }
 
     /// The value of a field of a hash, as [`Txn::get`] and [`View::field`] return it, and `None` if
@@ -293,6 +289,7 @@ impl Txn<'_> {
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let meta = encode_meta(metadata)?;
+        set.buffers.check_room(meta.len())?;
         let index = set.find_entry(namespace.index, hash, key);
         let index = if let Some(index) = index.filter(|index| set.is_written(*index)) {
             index
@@ -443,12 +440,22 @@ impl WriteSet<'_> {
         Ok(names)
     }
 
-    fn put_elements(&mut self, index: usize, form: Form, write: ElementsWrite) {
+    fn put_elements(
+        &mut self,
+        index: usize,
+        form: Form,
+        write: ElementsWrite,
+        meta: &[u8],
+    ) -> Result<()> {
+        // First: a refusal must leave an earlier write of the record as it is.
+        let meta = self.buffers.keep(meta)?;
         self.buffers.changes += 1;
         let write = self.buffers.composed.add_elements(write);
         let entry = self.entry_mut(index);
         entry.write = write;
         entry.form = form;
+        entry.meta = Some(meta);
+        Ok(())
     }
 
     /// Begins changes of a stored collection, which was read. Its metadata stays.

@@ -69,7 +69,9 @@ pub struct RecordForUpdate<'s> {
 impl Session {
     /// Reads a record in order to change it; `None` if it does not exist.
     ///
-    /// Cost and ordering: as [`Session::get`].
+    /// Cost and ordering: as [`Session::get`]. After an update that a full region has refused it
+    /// first makes room, so that an update that is repeated succeeds if records can be moved, or
+    /// have expired: some ten milliseconds, and at most 100 ms more for readers.
     ///
     /// # Errors
     /// As [`Session::get`].
@@ -89,7 +91,9 @@ impl Session {
         let (table, hash) = (self.table(namespace)?, self.hash(key));
         // The last update had a pin while it used the reserve of a full heap, or was refused it.
         self.member.return_lent_if_due();
-        self.member.wait_and_return_if_due(&mut nearstate_memory::ReaderWaits::default())?;
+        if self.internal.is_room_due.get() {
+            self.make_room_for_update()?;
+        }
         let pin = self.member.pin()?;
         let found = self.member.lookup(table, hash, key)?;
         table.check_current(namespace.index)?;
@@ -154,7 +158,8 @@ impl RecordForUpdate<'_> {
                 } else {
                     self.publish::<true>(draft, flags)
                 }
-            })?;
+            });
+            let written = written.inspect_err(|error| self.session.note_refused_update(error))?;
             if let Some(outcome) = written {
                 return self.session.when_replicated(before, outcome);
             }
@@ -215,7 +220,7 @@ impl RecordForUpdate<'_> {
         if self.view.is_divided() {
             return Ok(None);
         }
-        self.session.member.with_reserve(|| {
+        let written = self.session.member.with_reserve(|| {
             let lookup = self.key_lookup(Form::Blocks);
             let mut splice = Splice::default();
             let draft = if names.splice(self.record_blocks(), changes, &mut splice) {
@@ -224,7 +229,8 @@ impl RecordForUpdate<'_> {
                 self.patched(lookup, names, changes)?
             };
             self.publish::<IS_LOGGED>(draft, flags)
-        })
+        });
+        written.inspect_err(|error| self.session.note_refused_update(error))
     }
 
     /// The draft of a patch that changes the layout of the record.
@@ -293,13 +299,16 @@ impl RecordForUpdate<'_> {
     #[cold]
     fn put_in_txn(&self, value: &[u8]) -> Result<Outcome> {
         let unchanged = Condition::Version(self.view.version());
-        self.session.put_if(self.namespace, self.key, value, unchanged)
+        let done = self.session.put_if(self.namespace, self.key, value, unchanged);
+        done.inspect_err(|error| self.session.note_refused_update(error))
     }
 
     #[cold]
     fn patch_in_txn(&self, names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<Outcome> {
         let unchanged = Condition::Version(self.view.version());
-        self.session.patch(self.namespace, self.key, &by_names(names, changes), unchanged)
+        let changes = by_names(names, changes);
+        let done = self.session.patch(self.namespace, self.key, &changes, unchanged);
+        done.inspect_err(|error| self.session.note_refused_update(error))
     }
 }
 

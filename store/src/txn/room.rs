@@ -36,6 +36,33 @@ impl Session {
             || self.collect_for_room(&mut attempts.collections))
     }
 
+    /// After an update of a record that was read for it: if a full region has refused it, the next
+    /// read for an update makes room. The record holds a pin until then, under which nothing comes
+    /// free.
+    #[cold]
+    pub(crate) fn note_refused_update(&self, refusal: &Error) {
+        if matches!(refusal, Error::Full { .. }) {
+            self.internal.is_room_due.set(true);
+        }
+    }
+
+    /// Makes room if the last update was refused: moves live records together, and waits for
+    /// readers or collects expired records. Not while a view of this session is held.
+    #[cold]
+    pub(crate) fn make_room_for_update(&self) -> Result<()> {
+        if self.member.has_pin() {
+            return Ok(());
+        }
+        self.internal.is_room_due.set(false);
+        if self.member.is_evacuation_due() {
+            self.member.evacuate_if_due()?;
+        }
+        if !self.member.wait_and_return_if_due(&mut ReaderWaits::default())? {
+            self.collect_for_room(&mut 0);
+        }
+        Ok(())
+    }
+
     /// True if an evacuation can free memory for a transaction that found none, or if the reserve
     /// has got back what it had lent, so that it can lend again.
     fn may_evacuate(&self, attempts: &mut RoomAttempts) -> Result<bool> {

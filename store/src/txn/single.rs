@@ -1,7 +1,7 @@
 //! Writes of one record. In a namespace without indexes, watches and limits a write takes the
 //! direct path of `write.rs` and `patch.rs`; elsewhere it is a transaction of one record.
 
-use nearstate_memory::KnownSlot;
+use nearstate_memory::{BucketLine, KnownSlot};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::read::BATCH;
@@ -87,17 +87,18 @@ impl Session {
     pub fn put_batch(&self, namespace: Namespace, records: &[(&[u8], &[u8])]) -> Result<()> {
         let table = self.table(namespace)?;
         for records in records.chunks(BATCH) {
-            let mut hashes = [0; BATCH];
-            for (hash, (key, _)) in hashes.iter_mut().zip(records) {
-                *hash = self.hash(key);
-                self.member.prefetch_bucket(table, *hash);
+            let mut buckets = [BucketLine::NONE; BATCH];
+            for (bucket, (key, _)) in buckets.iter_mut().zip(records) {
+                *bucket = self.member.prefetch_bucket(table, self.hash(key));
             }
             let mut probed = [KnownSlot::Unknown; BATCH];
-            for (known, hash) in probed.iter_mut().zip(hashes).take(records.len()) {
-                *known = self.member.probe_known_slot(table, hash);
+            for (known, bucket) in probed.iter_mut().zip(buckets).take(records.len()) {
+                *known = self.member.probe_known_slot(bucket);
             }
-            for ((key, value), (hash, known)) in records.iter().zip(hashes.into_iter().zip(probed))
+            for ((key, value), (bucket, known)) in
+                records.iter().zip(buckets.into_iter().zip(probed))
             {
+                let hash = bucket.hash();
                 // The lines that the put would prefetch are already being loaded.
                 debug_assert!(hash == self.hash(key), "a record is put with another one's hash");
                 let lookup = KeyLookup { table, hash, key, form: Form::Value, is_seen: true };

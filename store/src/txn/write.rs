@@ -299,9 +299,6 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
         let key = lookup.key;
-        if !lookup.is_seen {
-            self.member.prefetch_bucket(lookup.table, lookup.hash);
-        }
         let (draft, known) = self.draft_pair(lookup, value)?;
         let known = if lookup.is_seen { probed } else { known };
         let target = WriteTarget::new(lookup.hash, key, known);
@@ -348,8 +345,8 @@ impl Session {
         self.member.fill_cell(&head, &[children, key, value, meta], is_unseen.then_some(table))
     }
 
-    /// As [`Session::draft`] of a record without children and metadata. Returns what is known about
-    /// the slot of the key.
+    /// As [`Session::draft`] of a record without children and metadata. Of a record that was not
+    /// read it first prefetches the bucket. Returns what is known about the slot of the key.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs 70 instructions, most of them moves")]
     pub(crate) fn draft_pair(
@@ -357,11 +354,11 @@ impl Session {
         lookup: KeyLookup<'_>,
         value: &[u8],
     ) -> Result<(PendingCell, KnownSlot)> {
-        let KeyLookup { table, key, is_seen, .. } = lookup;
+        let KeyLookup { table, hash, key, is_seen, .. } = lookup;
+        let bucket = (!is_seen).then(|| self.member.prefetch_bucket(table, hash));
         let body = key.len() + value.len();
         let head = head_of(lookup, 0, body, false)?;
-        let is_unseen = body > BODY_SMALL && !is_seen;
-        self.member.fill_cell_pair(&head, (key, value), is_unseen.then_some(table))
+        self.member.fill_cell_pair(&head, (key, value), bucket.filter(|_| body > BODY_SMALL))
     }
 
     /// As [`Session::draft`] of a body that is in one piece: key, value and metadata.

@@ -3,6 +3,8 @@
 //!
 //! Reads are consistent at every moment: each new read validates all earlier ones.
 
+use std::cell::RefMut;
+
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Cell, Pin, ReadToken};
 use nearstate_model::invariant::guaranteed;
@@ -17,23 +19,26 @@ use crate::session::buffers::{BufferSpan, Buffers, LINEAR_MAX, Metadata, TxnEntr
 #[derive(Debug)]
 pub(crate) struct WriteSet<'s> {
     pub(crate) session: &'s Session,
-    pub(crate) buffers: Box<Buffers>,
+    pub(crate) buffers: RefMut<'s, Buffers>,
     /// Keeps every cell that was read from reuse: as long as it holds, the offset of a cell
     /// identifies the version.
     _pin: Pin<'s>,
 }
 
-impl<'s> WriteSet<'s> {
-    /// Returns the buffers to the session, for its next transaction.
+/// However it ends, the session's next transaction uses the memory of its buffers.
+impl Drop for WriteSet<'_> {
     #[inline]
-    pub(crate) fn release_buffers(self) {
-        self.session.buffer_cache.give(self.buffers);
+    fn drop(&mut self) {
+        self.buffers.clear();
+        debug_assert!(self.buffers.plan.accesses.is_empty(), "a session keeps a plan");
     }
+}
 
+impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn new(session: &'s Session) -> Result<Self> {
         let pin = session.member.pin()?;
-        let buffers = session.buffer_cache.take();
+        let buffers = session.buffer_cache.borrow();
         Ok(Self { session, buffers, _pin: pin })
     }
 
@@ -328,10 +333,16 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The entry of a record that will be written.
+    #[inline]
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
-        if let Some(index) = self.find_entry(table, hash, key) {
-            return Ok(index);
+        match self.find_entry(table, hash, key) {
+            Some(index) => Ok(index),
+            None => self.push_unread(table, hash, key),
         }
+    }
+
+    /// Adds the entry of a record that was not read.
+    fn push_unread(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
         // The commit needs the bucket, which no read has brought into the cache.
         let member = &self.session.member;
         member.prefetch_bucket(member.table(table)?, hash);
@@ -392,7 +403,8 @@ impl<'s> WriteSet<'s> {
 
     /// Buffers changes of blocks, in addition to earlier ones.
     pub(crate) fn patch(&mut self, index: usize, blocks: &[BlockChange<'_>]) -> Result<()> {
-        // Counted first: an error may leave a part of the changes in the buffer.
+        // First: a refusal must leave an earlier write of the record as it is.
+        self.buffers.check_room(bytes_of(blocks))?;
         self.buffers.changes += 1;
         let entry = self.entry_mut(index);
         invariant!(
@@ -411,12 +423,27 @@ impl<'s> WriteSet<'s> {
             Write::Elements(_) => invariant!("a divided collection changes by elements"),
         };
         for change in blocks {
-            self.buffers.change_block(changes, (change.name.as_bytes(), change.bytes))?;
+            let done = self.buffers.change_block(changes, (change.name.as_bytes(), change.bytes));
+            guaranteed(done.ok(), "the room for the changes was checked");
         }
         let entry = self.entry_mut(index);
         entry.write = Write::Patch { is_anew, changes };
         entry.form = Form::Blocks;
         Ok(())
+    }
+
+    /// Buffers a record of these blocks, with encoded metadata, instead of all that it had.
+    pub(crate) fn put_blocks(
+        &mut self,
+        index: usize,
+        blocks: &[BlockChange<'_>],
+        meta: &[u8],
+    ) -> Result<()> {
+        // First, as in `patch`.
+        self.buffers.check_room(bytes_of(blocks) + meta.len())?;
+        self.delete(index);
+        self.patch(index, blocks)?;
+        self.set_meta(index, meta)
     }
 
     pub(crate) fn set_meta(&mut self, index: usize, meta: &[u8]) -> Result<()> {
@@ -433,6 +460,11 @@ impl<'s> WriteSet<'s> {
         entry.write = Write::Delete;
         entry.meta = Some(BufferSpan::default());
     }
+}
+
+/// What changes of blocks take in the buffer at most.
+fn bytes_of(blocks: &[BlockChange<'_>]) -> usize {
+    blocks.iter().map(|change| change.name.len() + change.bytes.map_or(0, <[u8]>::len)).sum()
 }
 
 const NO_ENTRY: &str = "an entry of the transaction is named by its index";

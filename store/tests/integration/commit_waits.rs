@@ -87,6 +87,27 @@ fn a_commit_that_nobody_acknowledges_stands_and_returns_its_receipt() {
     host.check();
 }
 
+#[test]
+fn a_commit_that_does_not_wait_forgets_no_receipt_that_is_owed() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let sessions = replicated(&session);
+    let policy = ReplicationPolicy::Async;
+    let others = session.namespace_with_policy("others", &Schema::default(), policy).unwrap();
+    session.set_commit_wait(CommitWait::ByNamespace, SHORT);
+    session.with_commit_wait(CommitWait::Never, SHORT, || {
+        session.put(sessions, b"k", b"1").unwrap();
+    });
+    let owed = session.receipt();
+    session.put(others, b"k", b"1").unwrap();
+    session.transact(|txn| txn.put(others, b"k", b"2")).unwrap();
+    assert!(session.owes_receipt() && session.receipt() != owed);
+    assert_eq!(session.take_owed_receipt(), owed);
+    assert!(!session.owes_receipt());
+    drop(session);
+    host.check();
+}
+
 /// A commit waits for itself, not for the records that it collects afterwards.
 #[test]
 fn a_commit_waits_although_it_collects_expired_records_behind_itself() {

@@ -2,7 +2,8 @@
 //! always succeeds.
 
 use nearstate_store::{
-    CreateOptions, Error, HeapUsage, Metadata, Namespace, Region, Schema, Session, TagSchema,
+    CreateOptions, Error, HeapUsage, Kind, Metadata, Namespace, NamespaceLimits, Region, Schema,
+    Session, TagSchema,
 };
 
 use crate::fixture::{TestFolder, clean};
@@ -292,6 +293,31 @@ fn tagged_records_of_a_full_region_are_deleted_by_any_session() {
     assert!(again >= count / 100 * 97, "{again} of {count} records fit again");
     drop((session, other, region));
     clean(&folder.path);
+}
+
+/// In a namespace with limits a counter is deleted by a transaction.
+#[test]
+fn counters_of_a_full_region_are_deleted_by_any_session() {
+    for hard_bytes in [0, 1 << 30] {
+        let folder = TestFolder::new();
+        let region = create(&folder);
+        let session = region.session().unwrap();
+        let schema = Schema { kind: Kind::Counters, ..Schema::default() };
+        let ns = session.namespace("counters", &schema).unwrap();
+        session.set_limits(ns, NamespaceLimits { soft_bytes: 0, hard_bytes }).unwrap();
+        let count = (0..1_000_000).take_while(|number| session.add(ns, &key(*number), 1).is_ok());
+        let count = count.count() as u32;
+        // What is left is too short for a counter, and serves small records.
+        let (values, small) = (session.namespace("ue", &Schema::default()).unwrap(), 10);
+        fill(&session, values, small);
+        let other = region.session().unwrap();
+        for number in 0..count {
+            let deleted = other.delete(ns, &key(number));
+            assert!(deleted.unwrap_or_else(|error| panic!("{number} of {count}: {error}")));
+        }
+        drop((session, other, region));
+        clean(&folder.path);
+    }
 }
 
 /// What a session retires while it has a view waits for the end of the view: its deletes live on

@@ -116,6 +116,46 @@ fn a_transaction_finds_room_between_scattered_records() {
     clean(&folder.path);
 }
 
+/// The record that was read holds a pin during its change, so the next read makes the room.
+#[test]
+fn an_update_finds_room_between_scattered_records() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let count = scatter(&session, ns);
+    let (large, mut refusals) = (vec![3; 50_000], 0);
+    for number in (1..200).step_by(2) {
+        let update = || session.get_for_update(ns, &key(number)).unwrap().unwrap().put(&large);
+        if matches!(update(), Err(Error::Full { .. })) {
+            refusals += 1;
+            update().unwrap_or_else(|error| panic!("record {number}: {error}"));
+        }
+    }
+    assert!(refusals < 20, "{refusals} updates found no room");
+    for number in (201..count).step_by(2) {
+        assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes(), [7; 500]);
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
+#[test]
+fn counters_find_room_between_scattered_records() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    scatter(&session, ns);
+    let schema = Schema { kind: Kind::Counters, ..Schema::default() };
+    let counters = session.namespace("counters", &schema).unwrap();
+    for number in 0..10_000 {
+        session
+            .add(counters, &key(number), 1)
+            .unwrap_or_else(|error| panic!("counter {number}: {error}"));
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
 /// Blocks above the size that a record keeps in its own cell.
 fn patch_blocks(session: &Session, ns: Namespace, number: u32, round: u8) {
     let bytes = [number as u8 ^ round; 700];

@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nearstate_store::{BlockChange, Error, Kind, Namespace, RUNS_MIN, RetryPolicy, Schema, limits};
+use nearstate_store::{
+    BlockChange, Error, Kind, Metadata, Namespace, RUNS_MIN, RetryPolicy, Schema, limits,
+};
 
 use crate::fixture::{TestRegion, open};
 
@@ -125,6 +127,75 @@ fn a_transaction_may_touch_thousands_of_records_and_no_more() {
     }
     let refused = txn.put(ue, b"one too many", b"").unwrap_err();
     assert!(matches!(refused, Error::TransactionTooLarge { .. }), "{refused}");
+    txn.abort();
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// Three values of this size are more than a transaction has.
+const THIRD: usize = 100 << 20;
+
+fn assert_too_large(result: &Result<(), Error>) {
+    assert!(matches!(result, Err(Error::TransactionTooLarge { .. })), "{result:?}");
+}
+
+#[test]
+fn a_change_that_makes_a_transaction_too_large_leaves_the_earlier_write_of_its_record() {
+    let fixture = TestRegion::new();
+    let (session, _) = open(&fixture.region);
+    let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
+    let blocks = session.namespace("blocks", &schema).unwrap();
+    let large = vec![0; THIRD];
+    let change = |name, bytes| BlockChange { name, bytes: Some(bytes) };
+    let changes = ["a", "b", "c"].map(|name| change(name, &large));
+    let fields: [(&[u8], &[u8]); 3] = [(b"a", &large), (b"b", &large), (b"c", &large)];
+    let txn = session.begin().unwrap();
+    txn.patch(blocks, b"patched", &[change("a", b"first")]).unwrap();
+    txn.put_fields(blocks, b"put", &[(b"a", b"first")], Metadata::default()).unwrap();
+    let before = txn.changes();
+    assert_too_large(&txn.patch(blocks, b"patched", &changes));
+    assert_too_large(&txn.put_fields(blocks, b"put", &fields, Metadata::default()));
+    assert_eq!(txn.changes(), before, "the transaction contains nothing of them");
+    txn.commit().unwrap();
+    for key in [&b"patched"[..], b"put"] {
+        let view = session.get(blocks, key).unwrap().expect("its first write was accepted");
+        assert_eq!(view.block("a"), Some(&b"first"[..]));
+    }
+    drop(session);
+    fixture.close_and_check();
+}
+
+#[test]
+fn a_collection_whose_tags_make_a_transaction_too_large_is_not_put_without_them() {
+    let fixture = TestRegion::new();
+    let (session, _) = open(&fixture.region);
+    let of = |name: &str, kind| session.namespace(name, &Schema { kind, ..Schema::default() });
+    let (blocks, mixed) = (of("blocks", Kind::Blocks).unwrap(), of("mixed", Kind::Mixed).unwrap());
+    let values: Vec<_> = (0..40_u8).map(|n| vec![n; limits::TAG_VALUE_BYTES_MAX]).collect();
+    let tags: Vec<(&str, &[u8])> = values.iter().map(|value| ("t", &value[..])).collect();
+    let few: &[(&[u8], &[u8])] = &[(b"a", b"second")];
+    // It is divided.
+    let names: Vec<_> = (0..2000_u32).map(|number| format!("{number:04}")).collect();
+    let many: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &b""[..])).collect();
+    let puts = [(blocks, &b"few"[..], few), (mixed, b"few", few), (mixed, b"many", &many)];
+    let txn = session.begin().unwrap();
+    for (ns, key, _) in puts {
+        txn.put_fields(ns, key, &[(b"a", b"first")], Metadata::default()).unwrap();
+    }
+    // Then there is room for the fields, and none for their tags.
+    let (large, left) = (vec![0; THIRD], 36 << 10);
+    let sizes = [THIRD, THIRD, limits::TRANSACTION_BYTES_MAX - 2 * THIRD - left];
+    for (key, bytes) in [b"x", b"y", b"z"].into_iter().zip(sizes) {
+        let bytes = Some(&large[..bytes]);
+        txn.patch(blocks, key, &[BlockChange { name: "a", bytes }]).unwrap();
+    }
+    let before = txn.changes();
+    for (ns, key, fields) in puts {
+        let metadata = Metadata { tags: &tags, expires_ms: 0 };
+        assert_too_large(&txn.put_fields(ns, key, fields, metadata));
+        assert_eq!(txn.field(ns, key, b"a").unwrap().as_deref(), Some(&b"first"[..]));
+    }
+    assert_eq!(txn.changes(), before, "the transaction contains nothing of them");
     txn.abort();
     drop(session);
     fixture.close_and_check();

@@ -679,6 +679,86 @@ static void a_forked_child_must_attach_again(void)
     OK(ns_put(session, values, ns_text("k"), ns_text("w"), NULL));
 }
 
+/* Puts a large value, and truncates the file in the middle of it. */
+static void truncate_in_the_middle(ns_bytes key)
+{
+    static uint8_t large[64 << 10];
+    unsigned long long from, to, offset, at = 0;
+    char line[4096];
+    ns_view view;
+    memset(large, 7, sizeof large);
+    OK(ns_put(session, values, key, some(large, sizeof large), NULL));
+    OK(ns_get(session, values, key, &view));
+    unsigned long long middle = (unsigned long long)(uintptr_t)view.value.data + sizeof large / 2;
+    ns_view_release(&view);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL);
+    while (fgets(line, sizeof line, maps) != NULL) {
+        if (sscanf(line, "%llx-%llx %*s %llx", &from, &to, &offset) == 3 && from <= middle
+            && middle < to)
+            at = middle - from + offset;
+    }
+    fclose(maps);
+    CHECK(at != 0 && truncate(path, (off_t)(at & ~4095ull)) == 0);
+}
+
+/* Ends a test whose region cannot be checked. */
+static void end_without_check(void)
+{
+    CHECK(unlink(path) == 0);
+    exit(0);
+}
+
+static size_t sum(ns_bytes bytes)
+{
+    size_t total = 0;
+    for (size_t index = 0; index < bytes.len; index++)
+        total += bytes.data[index];
+    return total;
+}
+
+/* Ends the iteration: nothing else is read of the region. */
+static bool add_first_value(void *context, const ns_view *view)
+{
+    *(size_t *)context += sum(view->value);
+    return false;
+}
+
+static void a_copy_from_a_truncated_file_is_not_a_value(void)
+{
+    static uint8_t room[64 << 10];
+    ns_buffer buffer = {room, sizeof room, 0, 0};
+    truncate_in_the_middle(ns_text("k"));
+    OK(ns_session_check(session));
+    IS(NS_DAMAGED, ns_get_copy(session, values, ns_text("k"), &buffer));
+    IS(NS_DAMAGED, ns_session_check(session));
+    end_without_check();
+}
+
+static void an_iteration_over_a_truncated_file_fails(void)
+{
+    size_t total = 0;
+    truncate_in_the_middle(ns_text("k"));
+    IS(NS_DAMAGED, ns_scan(session, values, add_first_value, &total));
+    CHECK(total > 0 && total < 7 * (64 << 10));
+    end_without_check();
+}
+
+static void a_view_of_a_truncated_file_is_noticed(void)
+{
+    ns_view view, shown;
+    ns_txn *txn;
+    truncate_in_the_middle(ns_text("k"));
+    OK(ns_get(session, values, ns_text("k"), &view));
+    OK(ns_txn_begin(session, &txn));
+    OK(ns_txn_get(txn, values, ns_text("k"), &shown));
+    CHECK(sum(view.value) < 7 * (64 << 10));
+    IS(NS_DAMAGED, ns_session_check(session));
+    IS(NS_DAMAGED, ns_txn_commit(txn));
+    OK(ns_view_release(&view));
+    end_without_check();
+}
+
 static const struct promise promises[] = {
     TEST(every_byte_of_a_value_counts),
     TEST(conditions_apply_to_the_current_record),
@@ -696,6 +776,9 @@ static const struct promise promises[] = {
     TEST(the_bytes_of_a_region_add_up),
     TEST(the_version_of_the_header_is_that_of_the_library),
     TEST(a_forked_child_must_attach_again),
+    TEST(a_copy_from_a_truncated_file_is_not_a_value),
+    TEST(an_iteration_over_a_truncated_file_fails),
+    TEST(a_view_of_a_truncated_file_is_noticed),
 };
 
 int main(int argc, char **argv)

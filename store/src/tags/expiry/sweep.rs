@@ -104,7 +104,8 @@ impl Session {
             let Some((cell, bytes)) = stored else { return Ok(0) };
             Ok(expires_ms(split(cell, bytes)?.1))
         });
-        set.release_buffers();
+        // Before the next one begins, which then has its buffers.
+        drop(set);
         let expires = expires?;
         if expires <= at_ms {
             return Ok(expires != at_ms);
