@@ -359,7 +359,7 @@ impl ClusterHost<'_> {
     fn start_service(&self, running: &RunningHost, copy: &OpenCopy) -> Result<PartitionService> {
         let RunningHost { report, driver, tls, .. } = running;
         let settings = self.partition_settings((&report.file, &report.host), &copy.partition);
-        let bytes = copy.region.inspect()?.bytes_max;
+        let bytes = copy.region.bytes_max();
         let budget = memory_budget(&settings, &self.place, bytes)?;
         let users = access_control::users(&settings, self.layers)?;
         let resp = super::resp_settings(&settings, users, budget);
@@ -409,7 +409,7 @@ impl ClusterHost<'_> {
             let options = CreateOptions { bytes_max: WITNESS_BYTES, ..CreateOptions::default() };
             Region::attach_or_create(&path, &options)?
         };
-        let budget = memory_budget(&settings, &self.place, region.inspect()?.bytes_max)?;
+        let budget = memory_budget(&settings, &self.place, region.bytes_max())?;
         let users = access_control::users(&settings, self.layers)?;
         let server = Arc::new(RespServer::new(super::resp_settings(&settings, users, budget)));
         server.masters.set(Arc::new(PartitionOwners {
