@@ -26,7 +26,8 @@ use nearstate_cluster::PartitionId;
 use nearstate_membership::{EtcdEngine, MemberTls, MembershipConfig, RaftEngine};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
-    ClusterDriver, ConsensusEngine, DriverConfig, Node, NodeConfig, PeerListener, Protocol,
+    ClusterDriver, ConsensusEngine, DriverConfig, FileSystemSpace, Node, NodeConfig, PeerListener,
+    Protocol,
 };
 use nearstate_nudsf::{KeySource, NrfClient};
 use nearstate_observe::ObserveProtocol;
@@ -464,6 +465,10 @@ fn start(
     messages: &SyncSender<MainThreadMessage>,
 ) -> Result<RunningHost> {
     let (tls, etcd) = (file.tls(&host)?, file.etcd(&host)?);
+    for partition in file.partitions_outside(&host) {
+        // Whether it exists is reported from the first report on.
+        let _ = FileSystemSpace::measure_first(&file.region_file(&host, partition));
+    }
     let server_tls = tls.as_ref().map(|tls| tls.server.clone());
     let listener = PeerListener::start(&[host.peer], server_tls, peers::on_member_event)?;
     log::emit(log::LISTENING, &[("address", &host.peer), ("protocol", &"peer")]);
