@@ -1,8 +1,13 @@
 //! What must hold after every step.
 
 use crate::region::{Copy, Region};
-use crate::world::World;
+use crate::world::{LEASE_MS, MS, World};
+use nearstate_cluster::limits::KEEP_COPY_LEASES;
 use nearstate_cluster::{Applied, GroupPhase, HostId, LogPosition};
+
+/// For so long behind a seal no host discards a copy that others may need (rule 8), by a clock that
+/// is 2 % fast.
+const KEPT_FOR: u64 = KEEP_COPY_LEASES * LEASE_MS as u64 * MS * 100 / 102;
 
 impl World {
     pub(crate) fn violate(&mut self, what: &str) {
@@ -92,6 +97,7 @@ impl World {
         let mut log = [0; 8];
         log.copy_from_slice(&seal.log[..8]);
         self.ledger.sealed.insert(u64::from_le_bytes(log), seal.position);
+        self.ledger.sealed_at = self.now;
     }
 
     /// A region becomes the owner's.
@@ -120,6 +126,15 @@ impl World {
         group.filter(|host| self.holds_released(&self.node(**host).region)).count()
     }
 
+    /// Does a discard count as the loss of a host (decision 026, consequences)? If all hosts of the
+    /// group must hold a commit, the copy has to join anew before it can be one of them again.
+    /// Otherwise it is kept for a while, and the others are complete then unless they are lost.
+    fn is_discard_loss(&self) -> bool {
+        let latest = self.latest();
+        let is_needed = latest.group().len() <= latest.acknowledgements();
+        is_needed || self.now >= self.ledger.sealed_at + KEPT_FOR
+    }
+
     /// A copy is about to be lost, or discarded.
     pub(crate) fn check_gone(&mut self, host: HostId, is_loss: bool) {
         let latest = self.latest();
@@ -135,7 +150,7 @@ impl World {
         {
             return;
         }
-        if is_loss || holders <= needed {
+        if is_loss || holders <= needed && self.is_discard_loss() {
             self.ledger.losses += 1;
         }
         if holders == 1 {

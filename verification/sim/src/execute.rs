@@ -58,7 +58,7 @@ impl World {
                 self.check_lease(host);
             }
             HostEffect::Fence { .. } => self.node_mut(host).region.is_fenced = true,
-            HostEffect::Unfence { .. } => self.node_mut(host).region.is_fenced = false,
+            HostEffect::Unfence { .. } => self.node_mut(host).region.unfence(),
             HostEffect::Freeze { view, .. } => self.freeze(host, view),
             HostEffect::Promote { origin, .. } => self.promote(host, origin),
             HostEffect::Demote { seal, .. } => self.demote(host, seal),
@@ -190,8 +190,10 @@ impl World {
     }
 
     pub(crate) fn frozen(&mut self, host: HostId, generation: u64, view: ViewNumber) {
-        let node = self.node(host);
+        let node = self.node_mut(host);
         if node.generation == generation && node.region.is_complete() {
+            // A freeze waits for writers that had passed the check.
+            node.region.is_drained = node.region.copy == Copy::Owner && node.region.is_fenced;
             let held = node.region.held();
             self.step(host, HostInput::Frozen { partition: PARTITION, view, held });
         }

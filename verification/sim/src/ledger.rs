@@ -11,6 +11,8 @@ pub(crate) struct Ledger {
     pub(crate) sealed: BTreeMap<u64, u64>,
     /// Which transaction has which place in which log.
     pub(crate) places: BTreeMap<(u64, u64), u64>,
+    /// When the partition got its last owner.
+    pub(crate) sealed_at: u64,
     /// Copies that were lost or discarded since n of them held everything that was released.
     pub(crate) losses: usize,
     /// The last copy of something released is lost, by n losses or more.

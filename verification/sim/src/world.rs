@@ -18,7 +18,7 @@ pub(crate) const PARTITION: PartitionId = PartitionId(1);
 /// A millisecond in the unit of all times.
 pub(crate) const MS: u64 = 1_000_000;
 
-const LEASE_MS: u32 = 300;
+pub(crate) const LEASE_MS: u32 = 300;
 
 /// Without faults, before and after them: to join, and to become whole again.
 const QUIET_MS: u64 = 2_000;
@@ -213,6 +213,7 @@ impl World {
         }
         let has_lease = clock < node.region.lease_until || ignores_lease;
         let may_work = has_lease && !node.region.is_fenced;
+        let is_late = is_late && !node.region.is_drained;
         if may_work {
             self.check_read(host);
         }
