@@ -111,14 +111,14 @@ pub(crate) enum ClusterCommand {
         partition: Option<String>,
     },
     /// Take the vote from a host. Refused if fewer than three hosts would vote then, which could
-    /// lose none, or if no majority of them answers. With --partition: remove it from the
-    /// group of a partition, as soon as the other copies suffice
+    /// lose none, if no majority of them answers, or if a partition needs its copy. With
+    /// --partition: remove it from the group of a partition, as soon as the other copies suffice
     Remove {
         #[command(flatten)]
         node: NodeChoice,
         /// The host
         name: String,
-        /// Although the hosts that vote then could lose none of them
+        /// Although the hosts that vote then could lose none of them, or a partition needs its copy
         #[arg(long, conflicts_with = "partition")]
         weaken_majority: bool,
         /// The partition of which it is to have no copy any more

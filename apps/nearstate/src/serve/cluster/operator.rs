@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use nearstate_cluster::{
-    GroupPhase, HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId,
+    GroupPhase, GroupState, HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId,
 };
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClusterDriver, ConsensusEngine, OperatorOutcome};
@@ -151,13 +151,20 @@ impl OperatorContext {
             let refusal = match votes {
                 true => votes::cannot_join(&statuses, &name),
                 false if weakens => None,
-                false => votes::weakens(&present, &statuses, &name),
+                false => votes::weakens(&present, &statuses, &name)
+                    .or_else(|| votes::copy_needed(file, &self.groups(), host)),
             };
             if let Some(reason) = refusal {
                 return Err(invalid(reason));
             }
         }
         self.engine.change_vote(host.0.into(), votes, DECISION_MAX)
+    }
+
+    /// The groups of all partitions, as this host knows them.
+    fn groups(&self) -> Vec<GroupState> {
+        let partitions = self.report.file.partitions.iter();
+        partitions.filter_map(|partition| self.driver.group(partition.id)).collect()
     }
 
     /// Another member takes over, or this one. Looks first which ones could serve the clients.
