@@ -283,14 +283,17 @@ impl OperatorContext {
         missing.map(|host| self.report.file.host_name(*host)).collect()
     }
 
-    /// What an operator has given up at the last time: the end of the longest copy that is known.
+    /// What an operator has given up at the last time: the end of the longest copy that is known,
+    /// and the place behind which the partition goes on, if it did not begin anew.
     fn loss(&self, partition: PartitionId) -> Value {
         let group = self.driver.group(partition);
-        let longest = group.and_then(|group| group.loss()?.longest);
-        longest.map_or(
-            Value::Null,
-            |held| json!({ "origin": held.origin.0, "longest": held.position }),
-        )
+        let Some(loss) = group.and_then(|group| group.loss()) else { return Value::Null };
+        json!({
+            "origin": loss.longest.map(|held| held.origin.0),
+            "longest": loss.longest.map(|held| held.position),
+            "sealed_origin": loss.sealed.map(|held| held.origin.0),
+            "sealed": loss.sealed.map(|held| held.position),
+        })
     }
 
     /// The status of all hosts, in the order of the file. They are asked at the same time, so this
