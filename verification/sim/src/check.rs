@@ -128,11 +128,13 @@ impl World {
 
     /// Does a discard count as the loss of a host (decision 026, consequences)? If all hosts of the
     /// group must hold a commit, the copy has to join anew before it can be one of them again.
-    /// Otherwise it is kept for a while, and the others are complete then unless they are lost.
+    /// Otherwise it is kept until enough others are complete, for a while: what these do not hold
+    /// then is lost with them.
     fn is_discard_loss(&self) -> bool {
-        let latest = self.latest();
-        let is_needed = latest.group().len() <= latest.acknowledgements();
-        is_needed || self.now >= self.ledger.sealed_at + KEPT_FOR
+        let (latest, kept_until) = (self.latest(), self.ledger.sealed_at + KEPT_FOR);
+        let needed = latest.acknowledgements();
+        let is_alone = latest.group().len() <= needed;
+        is_alone || latest.full().len() >= needed || self.now >= kept_until
     }
 
     /// A copy is about to be lost, or discarded.

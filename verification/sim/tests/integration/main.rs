@@ -177,7 +177,7 @@ const NEEDED: &[(Switch, u64)] = &[
     (Switch::EnoughAcknowledgements, 3),
     (Switch::Promise, 11),
     (Switch::PromiseAtStart, 293),
-    (Switch::LeaseFromSend, 7),
+    (Switch::LeaseFromSend, 14),
     (Switch::LeaseMargin, 153),
     (Switch::FreezeFirst, 3),
     (Switch::StoredView, 1650),
@@ -188,10 +188,10 @@ const NEEDED: &[(Switch, u64)] = &[
     (Switch::KeepCopy, 67),
     (Switch::RegisterFirst, 3666),
     (Switch::Fence, 2),
-    (Switch::Revision, 991),
+    (Switch::Revision, 1157),
     (Switch::EvictingIsStored, 1660),
-    (Switch::EvictHolders, 12551),
-    (Switch::StoredRevision, 4678),
+    (Switch::EvictHolders, 12575),
+    (Switch::StoredRevision, 5374),
 ];
 
 #[test]
