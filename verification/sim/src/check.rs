@@ -89,6 +89,7 @@ impl World {
         if old.region.copy == Copy::Owner && self.clock(owner) < old.region.lease_until {
             self.violate("LeaseRule: a seal while the old owner holds a lease");
         }
+        self.check_drained(owner, seal);
         let region = &self.node(winner).region;
         let is_there = region.is_complete() && region.held() == *seal;
         if is_there && !self.holds_released(region) && !self.ledger.is_disaster {

@@ -23,6 +23,8 @@ pub(crate) struct Ledger {
     pub(crate) kept: u32,
     /// How often a process started with an older copy of its region.
     pub(crate) restored: u32,
+    /// How often another host owned the partition at the end of a drain.
+    pub(crate) drained: u32,
     /// How often a host was added to the group, and how often one was removed.
     pub(crate) changes: (u32, u32),
     /// How often a host began to leave the group.

@@ -46,6 +46,8 @@ pub struct RunReport {
     pub kept: u32,
     /// How often a process started with an older copy of its region.
     pub restored: u32,
+    /// How often another host owned the partition at the end of a drain.
+    pub drained: u32,
     /// How often one copy began to suffice.
     pub degraded: u32,
     /// How often a host was added to the group, and how often one was removed.
@@ -93,6 +95,7 @@ pub fn run(seed: u64, options: &SimulationOptions) -> RunReport {
         accepted: world.ledger.accepted,
         kept: world.ledger.kept,
         restored: world.ledger.restored,
+        drained: world.ledger.drained,
         degraded: world.ledger.degraded,
         changes: world.ledger.changes,
         leaving: world.ledger.leaving,
@@ -118,8 +121,8 @@ impl World {
             copy_missing: options.policy(),
         };
         let mut state = ClusterState::new(&config).expect("the configuration is valid");
-        if options.changes_group {
-            state.apply(&Command::Finalize { level: ClusterLevel::GROUP_CHANGES });
+        if options.changes_group || options.drains {
+            state.apply(&Command::Finalize { level: ClusterLevel::HIGHEST });
         }
         state.switch_off(&options.off);
         let nodes = hosts.iter().map(|id| (*id, new_node(&mut random))).collect();

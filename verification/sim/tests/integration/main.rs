@@ -162,6 +162,16 @@ fn a_group_that_operators_change_loses_nothing_replicated() {
 }
 
 #[test]
+fn drained_owners_lose_no_commit() {
+    for faults in [Faults::NoLoss, Faults::All] {
+        let options = SimulationOptions::all().with_faults(faults).with_drains();
+        let reports = expect_none(&options, 120);
+        let drained: u32 = reports.iter().map(|report| report.drained).sum();
+        assert!(drained > 150, "{drained} owners were drained with {faults:?}");
+    }
+}
+
+#[test]
 fn a_member_that_counts_must_leave_by_an_eviction() {
     let options = SimulationOptions::all().with_faults(Faults::NoLoss).with_group_changes();
     let (seed, violation) =
