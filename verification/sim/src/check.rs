@@ -1,7 +1,7 @@
 //! What must hold after every step.
 
 use crate::region::{Copy, Region};
-use crate::world::{LEASE_MS, MS, World};
+use crate::world::{LEASE_MS, MS, PARTITION, World};
 use nearstate_cluster::limits::KEEP_COPY_LEASES;
 use nearstate_cluster::{Applied, GroupPhase, HostId, LogPosition};
 
@@ -98,7 +98,7 @@ impl World {
         let mut log = [0; 8];
         log.copy_from_slice(&seal.log[..8]);
         self.ledger.sealed.insert(u64::from_le_bytes(log), seal.position);
-        self.ledger.sealed_at = self.now;
+        self.ledger.sealed_at.insert(self.latest().origin(), self.now);
     }
 
     /// A region becomes the owner's.
@@ -130,12 +130,15 @@ impl World {
     /// Does a discard count as the loss of a host (decision 026, consequences)? If all hosts of the
     /// group must hold a commit, the copy has to join anew before it can be one of them again.
     /// Otherwise it is kept until enough others are complete, for a while: what these do not hold
-    /// then is lost with them.
-    fn is_discard_loss(&self) -> bool {
-        let (latest, kept_until) = (self.latest(), self.ledger.sealed_at + KEPT_FOR);
-        let needed = latest.acknowledgements();
-        let is_alone = latest.group().len() <= needed;
-        is_alone || latest.full().len() >= needed || self.now >= kept_until
+    /// then is lost with them. The host acts on the state that it knows.
+    fn is_discard_loss(&self, host: HostId) -> bool {
+        let known = self.node(host).process.as_ref().map(|process| &self.states[process.applied]);
+        let Some(known) = known.and_then(|state| state.group(PARTITION)) else { return false };
+        let needed = known.acknowledgements();
+        let sealed_at = self.ledger.sealed_at.get(&known.origin()).copied().unwrap_or_default();
+        known.group().len() <= needed
+            || known.full().len() >= needed
+            || self.now >= sealed_at + KEPT_FOR
     }
 
     /// A copy is about to be lost, or discarded.
@@ -153,7 +156,7 @@ impl World {
         {
             return;
         }
-        if is_loss || holders <= needed && self.is_discard_loss() {
+        if is_loss || holders <= needed && self.is_discard_loss(host) {
             self.ledger.losses += 1;
         }
         if holders == 1 {
