@@ -3,8 +3,8 @@
 mod engine;
 #[cfg(test)]
 mod killed_install;
-mod reporter;
 mod server;
+mod reporter;
 mod places;
 mod voters;
 mod network;

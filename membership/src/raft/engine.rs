@@ -65,8 +65,9 @@ impl RaftEngine {
     /// Opens the files and starts. The thread that calls `waker` must not be waited for in it.
     ///
     /// # Errors
-    /// `System`: the directory or the address cannot be used, or no thread. `Damaged`: a file of the directory.
-    /// `BadArgument`: the directory of another member, or a setting that is not possible.
+    /// `System`: the directory or the address cannot be used, or no thread. `Damaged`: a file of
+    /// the directory. `BadArgument`: the directory of another member, or a setting that is not
+    /// possible.
     pub fn start(config: MembershipConfig, waker: EventWaker) -> Result<Self> {
         let state = Arc::new(EngineState::new((config.machine)(), waker));
         let reporter = Reporter::start(Arc::clone(&config.report))

@@ -73,7 +73,10 @@ pub(super) fn copy_needed(
     let group = groups.iter().find(is_needed)?;
     let (partition, host) = (file.partition_name(group.partition()), file.host_name(host));
     Some(format!(
-        "{partition} needs the copy of {host}: {} copies are complete, and {} must hold a commit,          so its writers would be refused. Wait until another copy counts (COUNTED of nearstate          cluster status), or add one (nearstate cluster add NAME --partition {partition}). All          the same: nearstate cluster remove {host} --weaken-majority",
+        "{partition} needs the copy of {host}: {} copies are complete, and {} must hold a commit, \
+         so its writers would be refused. Wait until another copy counts (COUNTED of nearstate \
+         cluster status), or add one (nearstate cluster add NAME --partition {partition}). All \
+         the same: nearstate cluster remove {host} --weaken-majority",
         group.full().len(),
         group.acknowledgements()
     ))
