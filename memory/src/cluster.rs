@@ -361,7 +361,7 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// The content of the region, in this file, is that of a copy of this cluster from now on, whose
+    /// The content of the region, in this file, is that of a copy of this cluster from now on. Its
     /// host has no lease until it is told one. A kill in between leaves a region that is not bound,
     /// but one that is bound stays so.
     ///
