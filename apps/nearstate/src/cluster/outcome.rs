@@ -7,7 +7,7 @@ use super::show::items;
 
 /// The position at which a log ends, and the view in which it began.
 fn end_of(done: &Value, [origin, position]: [&str; 2]) -> Option<(u64, u64)> {
-    let number = |name: &str| done["loss"][name].as_u64();
+    let number = |name: &str| done.get("loss")?.get(name)?.as_u64();
     number(position).map(|position| (number(origin).unwrap_or_default(), position))
 }
 

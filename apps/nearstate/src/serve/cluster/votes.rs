@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_lost_majority_is_said_with_the_hosts_to_start() {
-        let file = ClusterFile::parse(crate::cluster::file::tests::GOOD).unwrap();
+        let file = ClusterFile::parse(GOOD).unwrap();
         let voters = BTreeSet::from([1, 2, 3]);
         let status = |host: &str, answers: bool| {
             if answers {
