@@ -27,6 +27,8 @@ pub(crate) struct Promise {
     heard_at: Option<Monotonic>,
     /// The last step of this process, to find its own pauses.
     stepped_at: Monotonic,
+    /// This process has paused, and has taken no message of the owner since.
+    has_paused: bool,
 }
 
 impl Promise {
@@ -35,8 +37,17 @@ impl Promise {
         let is_off = switches.is_off(Switch::PromiseAtStart) || switches.is_off(Switch::Promise);
         let until = if is_off { Monotonic::BOOT } else { now.plus(lease.promise_ns()) };
         let (promotion_until, steps) = (now.plus(PROMOTION_LEASES * lease.promise_ns()), 0);
-        let (began, heard_at, stepped_at) = (now, None, now);
-        Self { lease, switches, until, began, promotion_until, steps, heard_at, stepped_at }
+        Self {
+            lease,
+            switches,
+            until,
+            began: now,
+            promotion_until,
+            steps,
+            heard_at: None,
+            stepped_at: now,
+            has_paused: false,
+        }
     }
 
     /// A view begins to be served.
@@ -45,12 +56,14 @@ impl Promise {
         self.promotion_until = now.plus(PROMOTION_LEASES * self.lease.promise_ns());
         self.steps = 0;
         self.heard_at = None;
+        self.has_paused = false;
     }
 
     /// The owner of the present view is not yet done with its promotion. It has as long again for
     /// its first message if it has made a step since it has said so last. A node that has started
     /// again counts from 0.
     pub(crate) fn promoting(&mut self, now: Monotonic, steps: u64) {
+        self.has_paused = false;
         if steps != self.steps && now < self.promotion_until {
             self.began = now;
         }
@@ -64,6 +77,7 @@ impl Promise {
 
     /// A position message of the present view. The member may answer it afterwards.
     pub(crate) fn received(&mut self, now: Monotonic, message: &OwnerMessage) {
+        self.has_paused = false;
         if !self.switches.is_off(Switch::Promise) {
             self.until = self.until.max(now.plus(self.lease.promise_ns()));
         }
@@ -73,11 +87,14 @@ impl Promise {
         }
     }
 
-    /// Notices a pause of this process: messages that came meanwhile are not processed yet.
+    /// Notices a pause of this process: messages that came meanwhile are not processed yet. A
+    /// further pause excuses the owner no more before one of them is: a process that pauses again
+    /// and again has had its time to take them, and a lost owner sends none.
     pub(crate) fn stepped(&mut self, now: Monotonic) {
-        let has_paused = now > self.stepped_at.plus(self.lease.promise_ns() / 2);
+        let pauses = now > self.stepped_at.plus(self.lease.promise_ns() / 2);
         self.stepped_at = now;
-        if has_paused {
+        if pauses && !self.has_paused {
+            self.has_paused = true;
             self.began = now;
             self.heard_at = self.heard_at.map(|_| now);
         }

@@ -505,7 +505,8 @@ impl PartitionMember {
         let is_settled = self.group.full().len() >= needed;
         let is_needed = self.group.group().len() <= needed;
         let kept_until = self.phase_began.plus(KEEP_COPY_LEASES * self.lease.promise_ns());
-        if !is_kept && !is_settled && !is_needed && now < kept_until {
+        let waits = now < kept_until && !self.switches.is_off(Switch::KeepCopy);
+        if !is_kept && !is_settled && !is_needed && waits {
             return;
         }
         if self.switches.is_off(Switch::DiscardOutdated)

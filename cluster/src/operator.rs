@@ -96,7 +96,8 @@ pub enum OperatorRefusal {
     AlreadyOwner(HostId),
     /// The owner is alive.
     OwnerLives(HostId),
-    /// The host has a complete copy, which is not discarded: accept the loss of what it lacks.
+    /// The host has reported a complete copy, which is not given up: accept the loss of what it
+    /// lacks.
     HasCopy(HostId),
     /// There is no owner that could be drained.
     NoOwner,
@@ -404,12 +405,7 @@ impl OperatorTask {
             OperatorGoal::AcceptLoss(host) if !reports.contains_key(&host) => {
                 OperatorStep::Wait(OperatorWait::Report(host))
             }
-            OperatorGoal::ForceNew(host) if reports.contains_key(&host) => {
-                OperatorStep::Refused(OperatorRefusal::HasCopy(host))
-            }
-            OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_) if !have_passed => {
-                OperatorStep::Wait(OperatorWait::Lease)
-            }
+            OperatorGoal::AcceptLoss(_) if !have_passed => OperatorStep::Wait(OperatorWait::Lease),
             OperatorGoal::AcceptLoss(host) => match longer_report(reports, host) {
                 Some((other, position)) if !self.discards_longer => {
                     OperatorStep::Refused(OperatorRefusal::LongerCopy(other, position))
@@ -418,9 +414,14 @@ impl OperatorTask {
                     OperatorStep::Propose(Command::AcceptLoss { partition, view, host })
                 }
             },
-            OperatorGoal::ForceNew(host) => {
-                OperatorStep::Propose(Command::ForceNew { partition, view, host })
-            }
+            // A complete copy is not given up, whichever host has reported it.
+            OperatorGoal::ForceNew(host) => match longest_report(reports) {
+                Some((reporter, _)) => OperatorStep::Refused(OperatorRefusal::HasCopy(reporter)),
+                None if have_passed => {
+                    OperatorStep::Propose(Command::ForceNew { partition, view, host })
+                }
+                None => OperatorStep::Wait(OperatorWait::Lease),
+            },
         }
     }
 
@@ -443,11 +444,17 @@ impl OperatorTask {
     }
 }
 
-/// The host that has reported the longest copy, if that is longer than the one of this host.
+/// The host that has reported the longest copy, and what that holds.
+fn longest_report(reports: &BTreeMap<HostId, LogPosition>) -> Option<(HostId, &LogPosition)> {
+    let longest = reports.iter().max_by(|(_, one), (_, other)| one.compare(other));
+    longest.map(|(host, held)| (*host, held))
+}
+
+/// The same, if that copy is longer than the one of this host.
 fn longer_report(reports: &BTreeMap<HostId, LogPosition>, host: HostId) -> Option<(HostId, u64)> {
     let own = reports.get(&host)?;
-    let (longest, held) = reports.iter().max_by(|(_, one), (_, other)| one.compare(other))?;
-    (held.compare(own) == Ordering::Greater).then_some((*longest, held.position))
+    let (longest, held) = longest_report(reports)?;
+    (held.compare(own) == Ordering::Greater).then_some((longest, held.position))
 }
 
 impl fmt::Display for OperatorWait {

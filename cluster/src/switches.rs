@@ -34,6 +34,9 @@ pub enum Switch {
     PromoteFirst,
     /// 8: a copy that is no prefix of the owner's is discarded.
     DiscardOutdated,
+    /// 8: a copy that is longer than the seal is kept while fewer than n members are full and other
+    /// hosts of the group can become so.
+    KeepCopy,
     /// 9: an owner without a lease is fenced.
     Fence,
     /// 9: a region in another file than the one that was bound counts as lost.

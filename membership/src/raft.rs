@@ -4,6 +4,7 @@ mod engine;
 #[cfg(test)]
 mod killed_install;
 mod server;
+mod reporter;
 mod places;
 mod voters;
 mod network;
@@ -26,4 +27,5 @@ pub use engine::{RaftEngine, ask_for_report};
 pub(crate) use connection::MemberStream;
 pub(crate) use disk::lock_directory;
 pub(crate) use engine::report_of;
-pub(crate) use server::{listen, serve};
+pub(crate) use reporter::Reporter;
+pub(crate) use server::{MemberService, listen, serve};

@@ -50,7 +50,7 @@ pub const VIEW_MAX: u64 = (1 << 48) - 1;
 /// Whether this host owns the region at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerLease {
-    /// The region belongs to no cluster: its host owns it.
+    /// The region belongs to no cluster and to no partition: its host owns it.
     Unclustered,
     /// The host owns it until this time of [`lease_clock`].
     Held {
@@ -361,8 +361,9 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// The content of the region, in this file, is that of a copy of this cluster from now on. A
-    /// kill in between leaves a region that is not bound, but one that is bound stays so.
+    /// The content of the region, in this file, is that of a copy of this cluster from now on. Its
+    /// host has no lease until it is told one. A kill in between leaves a region that is not bound,
+    /// but one that is bound stays so.
     ///
     /// # Errors
     /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
@@ -370,6 +371,11 @@ impl Member {
         self.check_usable()?;
         let Some(boot) = present_boot() else { return Err(no_boot()) };
         let map = self.map();
+        if lease(map)?.0 == 0 {
+            // Before the region is bound: that a host has had no lease does not make it the owner.
+            store(map, LEASE_END, seal(0))?;
+            store(map, LEASE_BOOT, seal(boot))?;
+        }
         if self.is_bound(cluster_id)? && bound_file(map)? != 0 {
             return self.check_not_truncated();
         }
@@ -471,6 +477,7 @@ impl Member {
     /// `Damaged`, `Forked`.
     pub fn end_leases(&self) -> Result<()> {
         self.check_usable()?;
+        unbind(self.map())?;
         store(self.map(), LEASE_END, 0)?;
         store(self.map(), LEASE_BOOT, 0)?;
         self.check_not_truncated()
@@ -484,7 +491,9 @@ impl Member {
     pub fn owner_lease(&self) -> Result<OwnerLease> {
         let (boot, end) = lease(self.map())?;
         if boot == 0 {
-            return Ok(OwnerLease::Unclustered);
+            // An earlier version has bound the region, and its host has had no lease since.
+            let is_bound = bound_boot(self.map())? != 0;
+            return Ok(if is_bound { OwnerLease::Expired } else { OwnerLease::Unclustered });
         }
         let until = Duration::from_micros(end);
         // A copy of the file has what the file said of an earlier moment.

@@ -60,6 +60,17 @@ pub struct Inspection {
     pub members: Vec<MemberEntry>,
 }
 
+/// How full the heap of a region is: the sizes of an [`Inspection`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapSpace {
+    /// The most bytes that records and index may fill.
+    pub bytes_max: u64,
+    /// Bytes of the heap that are allocated: records, index, and what sessions keep for reuse.
+    pub bytes_taken: u64,
+    /// Bytes of the heap for which the file has no pages yet. At most one huge page too much.
+    pub bytes_without_pages: u64,
+}
+
 /// An attached session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberEntry {
@@ -86,28 +97,50 @@ fn heap_bytes(map: &Map) -> Result<(u64, u64)> {
     Ok((units * LINE, map.chunks().saturating_sub(with_pages) * CHUNK_BYTES))
 }
 
+/// Bytes that the file occupies on its file system now.
+fn bytes_on_disk(map: &Map) -> Result<u64> {
+    map.with_file(|file| Ok(file.metadata().map_or(0, |m| m.blocks() * 512)))
+}
+
 impl Region {
-    /// Inspects the region.
+    /// The most bytes that records and index may fill. Cost: none, it never changes.
+    pub fn bytes_max(&self) -> u64 {
+        self.shared.map.chunks() * CHUNK_BYTES
+    }
+
+    /// How full the heap is. Cost: a load for each used chunk, 4,096 for each GiB, and a
+    /// system call. [`Region::inspect`] looks at bitmaps and retired cells, and can take a
+    /// second.
+    ///
+    /// # Errors
+    /// `Damaged`, `System`.
+    pub fn heap_space(&self) -> Result<HeapSpace> {
+        let map = &self.shared.map;
+        let (bytes_taken, without_pages) = heap_bytes(map)?;
+        // A region that was created with all its pages has them, whatever its chunks say.
+        let missing = map.len().saturating_sub(bytes_on_disk(map)?);
+        let bytes_without_pages = without_pages.min(missing);
+        Ok(HeapSpace { bytes_max: self.bytes_max(), bytes_taken, bytes_without_pages })
+    }
+
+    /// Inspects the region: for an operator. Looks at the bitmap of each used chunk and at up to
+    /// 16 Mi retired cells, which can take a second.
     ///
     /// # Errors
     /// `Damaged`, `System`.
     pub fn inspect(&self) -> Result<Inspection> {
         let map = &self.shared.map;
         let load = |at: u64| -> Result<u64> { Ok(map.word(at)?.load(Ordering::Acquire)) };
-        let (bytes_taken, without_pages) = heap_bytes(map)?;
-        let bytes_on_disk =
-            map.with_file(|file| Ok(file.metadata().map_or(0, |m| m.blocks() * 512)))?;
-        // A region that was created with all its pages has them, whatever its chunks say.
-        let bytes_without_pages = without_pages.min(map.len().saturating_sub(bytes_on_disk));
+        let HeapSpace { bytes_max, bytes_taken, bytes_without_pages } = self.heap_space()?;
         Ok(Inspection {
             path: map.path().to_owned(),
             format: FORMAT,
             id: [load(SUPER_ID)?, load(SUPER_ID + 8)?],
             created_ms: load(SUPER_CREATED)?,
-            bytes_max: map.chunks() * CHUNK_BYTES,
+            bytes_max,
             bytes_taken,
             heap: heap_usage(map, CELLS_MAX, u64::MAX)?,
-            bytes_on_disk,
+            bytes_on_disk: bytes_on_disk(map)?,
             bytes_without_pages,
             page_bytes: load(SUPER_PAGE)?,
             is_fenced: self.shared.is_fenced,
@@ -202,5 +235,34 @@ impl Region {
             });
         }
         Ok(members)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::fixture::TestRegionPath;
+    use crate::heap::chunk::WORDS_READ;
+    use crate::region::file::CreateOptions;
+
+    fn read_by<T>(work: impl FnOnce() -> T) -> (T, u64) {
+        let before = WORDS_READ.get();
+        let done = work();
+        (done, WORDS_READ.get() - before)
+    }
+
+    /// Both sides of a connection compare their heaps, and a status is asked for at any time.
+    #[test]
+    fn the_size_of_a_heap_costs_nothing_and_its_use_a_word_for_each_chunk() {
+        let file = TestRegionPath::new("heap-space");
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(file.path(), &options).unwrap();
+        let seen = region.inspect().unwrap();
+        assert_eq!(read_by(|| region.bytes_max()), (seen.bytes_max, 0));
+        let (space, words) = read_by(|| region.heap_space().unwrap());
+        let with_tables = chunks_with_tables(&region.shared.map).unwrap();
+        assert_eq!(words, with_tables.fold(0, |count, _| count + 1));
+        let expected = (seen.bytes_max, seen.bytes_taken, seen.bytes_without_pages);
+        assert_eq!((space.bytes_max, space.bytes_taken, space.bytes_without_pages), expected);
     }
 }

@@ -66,7 +66,7 @@ pub use index::batch::{BucketLine, Probe};
 pub use index::bucket::is_record_version;
 pub use index::known_slot::{KnownSlot, WriteTarget};
 pub use index::lookup::{LookupResult, ReadToken, hash};
-pub use inspect::{Inspection, MemberEntry};
+pub use inspect::{HeapSpace, Inspection, MemberEntry};
 pub use layout::Corruption;
 pub use log::entry::{LogEntry, LoggedRecord, log_mark};
 pub use log::reader::{LogProgress, LogRead, LogReader, LogWaiter, PositionState};

@@ -339,6 +339,8 @@ impl Partition {
         view: u64,
         seal: Option<(LogIdentity, FollowPosition)>,
     ) -> Result<Option<Takeover>> {
+        // Before a namespace can be read as the owner's: this host has no lease in this view.
+        session.set_owner_lease(Duration::ZERO)?;
         session.set_owner_address(None)?;
         self.group.clear_floor();
         session.set_fenced(true)?;

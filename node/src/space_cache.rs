@@ -81,6 +81,12 @@ impl SpaceCache {
     }
 }
 
+/// What this process has measured.
+fn cache() -> &'static SpaceCache {
+    static CACHE: OnceLock<Arc<SpaceCache>> = OnceLock::new();
+    CACHE.get_or_init(|| SpaceCache::start(|path| FileSystemSpace::of(path).ok()))
+}
+
 impl FileSystemSpace {
     /// What was measured of a path in the last 5 s. Takes a lock, and asks no file system: a thread
     /// measures each path that was asked for twice a second.
@@ -89,9 +95,18 @@ impl FileSystemSpace {
     /// `Backend`: it is not known, because the path was not asked for before or its file system
     /// does not answer; or the file system does not tell.
     pub fn measured(path: &Path) -> Result<Self> {
-        static CACHE: OnceLock<Arc<SpaceCache>> = OnceLock::new();
-        let cache = CACHE.get_or_init(|| SpaceCache::start(|path| Self::of(path).ok()));
-        cache.read(path, lease_clock())
+        cache().read(path, lease_clock())
+    }
+
+    /// Measures a path now, so that [`FileSystemSpace::measured`] knows it from the first time on.
+    /// Waits for its file system: for a process that starts.
+    ///
+    /// # Errors
+    /// As [`FileSystemSpace::of`].
+    pub fn measure_first(path: &Path) -> Result<Self> {
+        let seen = Self::of(path);
+        cache().lock().insert(path.to_owned(), Some((lease_clock(), seen.as_ref().ok().copied())));
+        seen
     }
 }
 
@@ -121,6 +136,17 @@ mod tests {
             let error = cache.read(path, lease_clock()).unwrap_err().to_string();
             assert!(error.contains("/hung has left is not known"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_path_that_was_measured_at_the_start_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let (there, missing) = (folder.path().join("there"), folder.path().join("missing"));
+        std::fs::write(&there, "").unwrap();
+        assert!(FileSystemSpace::measure_first(&there).is_ok());
+        assert!(FileSystemSpace::measured(&there).is_ok());
+        assert!(FileSystemSpace::measure_first(&missing).is_err());
+        assert!(FileSystemSpace::measured(&missing).is_err());
     }
 
     #[test]

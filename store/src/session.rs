@@ -11,8 +11,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nearstate_memory::{
-    AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, NewPolicy,
-    RegionFiles, RemovedRegion, ReplicationPolicy,
+    AttachOptions, CreateOptions, HeapSpace, IndexTable, Inspection, LookupResult, Member,
+    NewPolicy, RegionFiles, RemovedRegion, ReplicationPolicy,
 };
 use nearstate_memory::{NumaPolicy, PagesByNode};
 use nearstate_model::limits::KEY_BYTES_MAX;
@@ -170,7 +170,28 @@ impl Region {
         self.memory.collapse()
     }
 
+    /// The file, by the name with which it was attached or created.
+    pub fn path(&self) -> &Path {
+        self.memory.path()
+    }
+
+    /// The most bytes that records and index may fill. Cost: none, it never changes.
+    pub fn bytes_max(&self) -> u64 {
+        self.memory.bytes_max()
+    }
+
+    /// How full the heap is. Cost: a load for each used chunk, 4,096 for each GiB, and a
+    /// system call.
+    ///
+    /// # Errors
+    /// `Damaged`, `System`.
+    pub fn heap_space(&self) -> Result<HeapSpace> {
+        self.memory.heap_space()
+    }
+
     /// Information for an operator: sizes, namespaces, members. Internal namespaces are omitted.
+    /// Can take a second: it looks at retired cells. See [`Region::bytes_max`] and
+    /// [`Region::heap_space`].
     ///
     /// # Errors
     /// `Damaged`.

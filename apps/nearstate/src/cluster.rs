@@ -4,6 +4,7 @@ mod demo;
 pub(crate) mod check;
 pub(crate) mod alarms;
 mod resources;
+mod outcome;
 pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod member;
@@ -111,14 +112,14 @@ pub(crate) enum ClusterCommand {
         partition: Option<String>,
     },
     /// Take the vote from a host. Refused if fewer than three hosts would vote then, which could
-    /// lose none, or if no majority of them answers. With --partition: remove it from the
-    /// group of a partition, as soon as the other copies suffice
+    /// lose none, if no majority of them answers, or if a partition needs its copy. With
+    /// --partition: remove it from the group of a partition, as soon as the other copies suffice
     Remove {
         #[command(flatten)]
         node: NodeChoice,
         /// The host
         name: String,
-        /// Although the hosts that vote then could lose none of them
+        /// Although the hosts that vote then could lose none of them, or a partition needs its copy
         #[arg(long, conflicts_with = "partition")]
         weaken_majority: bool,
         /// The partition of which it is to have no copy any more
@@ -225,48 +226,17 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             let discards_longer = discard_longer_copies;
             let request = AdminRequest::AcceptLoss { partition, host, discards_longer };
             let done = ask(&node, &request)?;
-            let silent: Vec<&str> = items(&done, "silent").filter_map(Value::as_str).collect();
-            let compared = if silent.is_empty() {
-                String::new()
-            } else {
-                format!("not compared, because they do not answer: {}\n", silent.join(", "))
-            };
-            let owner = if done.get("by_decision") == Some(&Value::Bool(true)) {
-                format!("{to} owns the partition\n")
-            } else {
-                format!("{to} owns the partition: the members have reported, and nothing is lost\n")
-            };
-            owner + &compared
+            outcome::accepted(&to, &done)
         }
         ClusterCommand::ForceNew { node, partition, to, from_region: _ } => {
             let file = ClusterFile::read(&node.cluster)?;
             let partition = partition_of(&file, &partition)?.id.0;
             let host = file.host(&to)?.id.0;
             let done = ask(&node, &AdminRequest::ForceNew { partition, host })?;
-            given_up(&to, &done)
+            outcome::given_up(&to, &done)
         }
     };
     print(&text, out)
-}
-
-/// A partition was begun anew at a host: with what, and what is lost.
-fn given_up(to: &str, done: &Value) -> String {
-    let first = format!("{to} owns the partition, with what its region has\n");
-    let loss = match done.pointer("/loss/longest").and_then(Value::as_u64) {
-        Some(longest) => {
-            let origin = done.pointer("/loss/origin").and_then(Value::as_u64).unwrap_or_default();
-            format!(
-                "given up: what other copies had. The longest one that is known ended at position \
-                 {longest} of the log of view {origin}\n"
-            )
-        }
-        None => "given up: what other copies had. The position of none is known\n".to_owned(),
-    };
-    let silent: Vec<&str> = items(done, "silent").filter_map(Value::as_str).collect();
-    if silent.is_empty() {
-        return first + &loss;
-    }
-    first + &loss + &format!("not compared, because they do not answer: {}\n", silent.join(", "))
 }
 
 fn print(text: &str, out: &mut impl Write) -> Result<()> {

@@ -104,7 +104,7 @@ fn serve_until_signal(
     let region = attach(settings, &place)?;
     let lock = region_lock::acquire_single(&settings.region.path, settings.is_region_shared)?;
     set_limits(&region, &settings.namespace_limits)?;
-    let budget = memory_budget(settings, &place, region.inspect()?.bytes_max)?;
+    let budget = memory_budget(settings, &place, region.bytes_max())?;
     report_memory(settings, budget);
     let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));

@@ -82,8 +82,14 @@ fn a_partition_is_begun_anew_only_when_the_lease_of_the_owner_is_over() {
     assert_eq!(step(&mut task, 4, &state), OperatorStep::Propose(force));
     let mut reported = state.clone();
     reported.apply(&report(2, 2, held(1, 7)));
-    let has_copy = OperatorStep::Refused(OperatorRefusal::HasCopy(B));
-    assert_eq!(step(&mut task, 4, &reported), has_copy);
+    let has_copy = |host| OperatorStep::Refused(OperatorRefusal::HasCopy(host));
+    assert_eq!(step(&mut task, 4, &reported), has_copy(B));
+    // Nor is the copy of another host given up, the longer one first.
+    reported.apply(&report(2, 1, held(1, 9)));
+    assert_eq!(step(&mut task, 4, &reported), has_copy(A));
+    let mut other = state.clone();
+    other.apply(&report(2, 1, held(1, 9)));
+    assert_eq!(step(&mut task, 4, &other), has_copy(A));
     state.apply(&force);
     let done = OperatorStep::Done { owner: B, is_by_decision: true };
     assert_eq!(step(&mut task, 4, &state), done);

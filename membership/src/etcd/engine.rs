@@ -19,7 +19,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable};
 use crate::limits::{ANSWER_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSALS_MAX};
-use crate::raft::{MembershipConfig, listen, lock_directory, report_of, serve};
+use crate::raft::{
+    MemberService, MembershipConfig, Reporter, listen, lock_directory, report_of, serve,
+};
 
 use super::applied::AppliedFile;
 use super::client::{EtcdClient, Known};
@@ -29,6 +31,7 @@ use super::keys::EtcdKeys;
 /// What the tasks of an engine share.
 struct EtcdShared {
     config: Arc<MembershipConfig>,
+    reporter: Arc<Reporter>,
     settings: EtcdSettings,
     state: Arc<EngineState>,
     client: tokio::sync::Mutex<EtcdClient>,
@@ -65,8 +68,8 @@ impl EtcdEngine {
     /// applied: etcd keeps everything else. Etcd need not answer yet.
     ///
     /// # Errors
-    /// `System`: the directory or the address for other hosts cannot be used. `BadArgument`: no
-    /// endpoint.
+    /// `System`: the directory or the address for other hosts cannot be used, or no thread.
+    /// `BadArgument`: no endpoint.
     pub fn start(
         config: MembershipConfig,
         settings: EtcdSettings,
@@ -82,7 +85,10 @@ impl EtcdEngine {
             .map_err(|error| system("cannot read what was applied from etcd", &error))?;
         let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state), last);
         let call = (config.request_max().max(ETCD_CALL_MIN), config.decided.clone());
+        let reporter = Reporter::start(Arc::clone(&config.report))
+            .map_err(|error| system("cannot start a thread", &error))?;
         let shared = Arc::new(EtcdShared {
+            reporter: Arc::new(reporter),
             client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call)),
             config: Arc::new(config),
             settings,
@@ -120,8 +126,10 @@ async fn run(shared: &Arc<EtcdShared>, ready: &ReadySender) {
         }
     };
     let _ = ready.send(Ok(()));
+    let reporter = Arc::clone(&shared.reporter);
+    let service = MemberService { config: Arc::clone(config), reporter, raft: None };
     tokio::select! {
-        () = serve(listener, Arc::clone(config), None) => {}
+        () = serve(listener, service) => {}
         () = follow(shared) => {}
         () = watch(shared) => {}
         () = shared.stop.notified() => {}

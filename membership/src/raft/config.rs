@@ -52,7 +52,8 @@ pub struct MembershipConfig {
     pub tls: Option<MemberTls>,
     /// Makes the state machine in its first state.
     pub machine: MachineFactory,
-    /// What this host reports of itself to the others. It must not block.
+    /// What this host reports of itself to the others. It is called on a thread of its own: while
+    /// it blocks, this host reports nothing, and orders commands as before.
     pub report: ReportSource,
     /// Called when a connection was refused, with the reason.
     pub on_refused: fn(SocketAddr, &str),

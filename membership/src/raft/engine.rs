@@ -25,7 +25,8 @@ use super::disk::DirectoryIdentity;
 use super::machine::RaftMachine;
 use super::message::{MemberReply, MemberRequest};
 use super::network::{MemberClient, NetworkFactory, unexpected};
-use super::server::{LocalRaft, listen, serve};
+use super::reporter::Reporter;
+use super::server::{LocalRaft, MemberService, listen, serve};
 use super::storage::LogStore;
 use super::stored::StoredBefore;
 use super::types::{CommandBytes, Raft};
@@ -34,6 +35,7 @@ use super::voters::change_vote;
 /// What the threads of an engine share.
 struct EngineShared {
     config: Arc<MembershipConfig>,
+    reporter: Arc<Reporter>,
     state: Arc<EngineState>,
     /// Absent while the engine has failed.
     raft: Mutex<Option<Raft>>,
@@ -63,12 +65,16 @@ impl RaftEngine {
     /// Opens the files and starts. The thread that calls `waker` must not be waited for in it.
     ///
     /// # Errors
-    /// `System`: the directory or the address cannot be used. `Damaged`: a file of the directory.
-    /// `BadArgument`: the directory of another member, or a setting that is not possible.
+    /// `System`: the directory or the address cannot be used, or no thread. `Damaged`: a file of
+    /// the directory. `BadArgument`: the directory of another member, or a setting that is not
+    /// possible.
     pub fn start(config: MembershipConfig, waker: EventWaker) -> Result<Self> {
         let state = Arc::new(EngineState::new((config.machine)(), waker));
+        let reporter = Reporter::start(Arc::clone(&config.report))
+            .map_err(|error| system("cannot start a thread", &error))?;
         let shared = Arc::new(EngineShared {
             config: Arc::new(config),
+            reporter: Arc::new(reporter),
             state,
             raft: Mutex::new(None),
             failure: Mutex::new(None),
@@ -192,8 +198,12 @@ async fn launch(
         raft.trigger().elect().await.map_err(|error| error.to_string())?;
     }
     *lock(&shared.raft) = Some(raft.clone());
-    let local = LocalRaft { raft: raft.clone(), store };
-    let server = tokio::spawn(serve(listener, Arc::clone(config), Some(local)));
+    let service = MemberService {
+        config: Arc::clone(config),
+        reporter: Arc::clone(&shared.reporter),
+        raft: Some(LocalRaft { raft: raft.clone(), store }),
+    };
+    let server = tokio::spawn(serve(listener, service));
     Ok(RunningRaft { raft, server })
 }
 

@@ -20,6 +20,7 @@ use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
 use super::places::{ConnectionPlaces, HostPlace, HostPlaces};
+use super::reporter::Reporter;
 use super::storage::LogStore;
 use super::types::{CommandBytes, Raft, TypeConfig};
 use super::voters::change_vote_here;
@@ -34,12 +35,18 @@ pub(crate) struct LocalRaft {
     pub(crate) store: LogStore,
 }
 
-/// Accepts connections until it is dropped. Without openraft, only reports are answered.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    config: Arc<MembershipConfig>,
-    raft: Option<LocalRaft>,
-) {
+/// What requests are carried out with.
+#[derive(Clone)]
+pub(crate) struct MemberService {
+    pub(crate) config: Arc<MembershipConfig>,
+    pub(crate) reporter: Arc<Reporter>,
+    /// Without openraft, only reports are answered.
+    pub(crate) raft: Option<LocalRaft>,
+}
+
+/// Accepts connections until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, service: MemberService) {
+    let config = Arc::clone(&service.config);
     let hosts = Arc::<HostPlaces>::default();
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let places = ConnectionPlaces::new(UNGREETED);
@@ -52,10 +59,10 @@ pub(crate) async fn serve(
         };
         while connections.try_join_next().is_some() {}
         let displaced = places.add(address, |number| {
-            let (config, raft, permits) = (Arc::clone(&config), raft.clone(), Arc::clone(&permits));
+            let (service, permits) = (service.clone(), Arc::clone(&permits));
             let (places, hosts) = (Arc::clone(&places), Arc::clone(&hosts));
             connections.spawn(async move {
-                let greeted = timeout(HELLO_MAX, greet(socket, &config)).await;
+                let greeted = timeout(HELLO_MAX, greet(socket, &service.config)).await;
                 if !places.leave(number) {
                     return;
                 }
@@ -63,7 +70,7 @@ pub(crate) async fn serve(
                 let done = match greeted.map_err(is_late).flatten() {
                     Ok(member) => {
                         let place = hosts.enter(member.1);
-                        let done = converse(member, &permits, (&config, raft.as_ref()), &place);
+                        let done = converse(member, &permits, &service, &place);
                         tokio::select! {
                             done = done => done,
                             () = place.displaced() => Err(io::Error::other(DISPLACED)),
@@ -74,7 +81,7 @@ pub(crate) async fn serve(
                 if let Err(error) = done
                     && error.kind() != io::ErrorKind::UnexpectedEof
                 {
-                    (config.on_refused)(address, &error.to_string());
+                    (service.config.on_refused)(address, &error.to_string());
                 }
             })
         });
@@ -92,7 +99,7 @@ pub(crate) async fn serve(
 async fn converse(
     (mut stream, from): (Box<dyn MemberStream>, u64),
     permits: &Semaphore,
-    (config, raft): (&MembershipConfig, Option<&LocalRaft>),
+    service: &MemberService,
     place: &HostPlace,
 ) -> io::Result<()> {
     let Ok(_permit) = permits.try_acquire() else {
@@ -106,7 +113,7 @@ async fn converse(
         let request = request?;
         place.note_use();
         request.check(from).map_err(io::Error::other)?;
-        send(&mut stream, &answer(config, raft, request).await).await?;
+        send(&mut stream, &answer(service, request).await).await?;
     }
 }
 
@@ -155,13 +162,13 @@ fn check_hello(
 }
 
 /// Carries out a request.
-async fn answer(
-    config: &MembershipConfig,
-    raft: Option<&LocalRaft>,
-    request: MemberRequest,
-) -> MemberReply {
-    match (request, raft) {
-        (MemberRequest::Report, _) => MemberReply::Report((config.report)()),
+async fn answer(service: &MemberService, request: MemberRequest) -> MemberReply {
+    let MemberService { config, reporter, raft } = service;
+    match (request, raft.as_ref()) {
+        (MemberRequest::Report, _) => match reporter.report().await {
+            Some(report) => MemberReply::Report(report),
+            None => MemberReply::Refused("this host makes no report at present".to_owned()),
+        },
         (_, None) => MemberReply::Refused("this host orders its commands by etcd".to_owned()),
         (MemberRequest::ChangeVote { host, votes }, Some(local)) => {
             match change_vote_here(config, &local.raft, (host, votes)).await {
@@ -245,6 +252,11 @@ mod tests {
     use crate::limits::CONNECTIONS_OF_HOST_MAX;
     use nearstate_cluster::limits::HOSTS_MAX;
 
+    fn service(config: &Arc<MembershipConfig>) -> MemberService {
+        let reporter = Arc::new(Reporter::start(Arc::clone(&config.report)).unwrap());
+        MemberService { config: Arc::clone(config), reporter, raft: None }
+    }
+
     async fn hello(address: SocketAddr, config: &MembershipConfig, from: u64) -> TcpStream {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let hello = MemberHello {
@@ -266,7 +278,7 @@ mod tests {
             let config = Arc::new(host(1, HOSTS_MAX as u64));
             let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
             let address = listener.local_addr().unwrap();
-            let _server = tokio::spawn(serve(listener, Arc::clone(&config), None));
+            let _server = tokio::spawn(serve(listener, service(&config)));
             let mut connected = Vec::new();
             let others = 2..=HOSTS_MAX as u64;
             let some = 2..=4;
@@ -299,7 +311,7 @@ mod tests {
             for _ in 0..UNGREETED.of_address {
                 silent.push(TcpStream::connect(address).await.unwrap());
             }
-            let _server = tokio::spawn(serve(listener, config, None));
+            let _server = tokio::spawn(serve(listener, service(&config)));
             let reply: MemberReply = receive(&mut first, HELLO_BYTES_MAX).await.unwrap();
             assert!(matches!(reply, MemberReply::Welcome), "{reply:?}");
         });

@@ -14,4 +14,5 @@ mod etcd;
 mod failures;
 mod hostile;
 mod raft;
+mod reports;
 mod slow;

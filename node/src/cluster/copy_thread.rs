@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -14,7 +15,8 @@ use nearstate_cluster::{
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    FollowPosition, FollowState, Following, Kind, LogIdentity, Region, Schema, lease_clock,
+    FollowPosition, FollowState, Following, HeapSpace, Kind, LogIdentity, Region, Schema,
+    lease_clock,
 };
 
 use crate::partition::{FollowTarget, Freeze, Partition, PartitionState};
@@ -347,8 +349,13 @@ impl CopyShared {
     }
 
     /// How full the region is.
-    pub(super) fn memory(&self) -> Result<nearstate_store::Inspection> {
-        self.region.inspect()
+    pub(super) fn heap_space(&self) -> Result<HeapSpace> {
+        self.region.heap_space()
+    }
+
+    /// The region's file.
+    pub(super) fn path(&self) -> &Path {
+        self.region.path()
     }
 
     /// What the region is at present.

@@ -112,9 +112,9 @@ impl Published {
             let lag_ms = self.lags_ms.get(&(partition, *host)).copied();
             MemberStatus { host: *host, position: *position, silent_ms, lag_ms }
         });
-        let memory = copy.memory().ok()?;
+        let memory = copy.heap_space().ok()?;
         let heap_free = memory.bytes_max.saturating_sub(memory.bytes_taken);
-        let space = space_for_pages(&memory.path);
+        let space = space_for_pages(copy.path());
         let room = space.as_ref().ok().and_then(|space| space.bytes_free);
         Some(CopyStatus {
             partition: partition.0,

@@ -341,7 +341,7 @@ fn begin<'s>(
     if session.following().map_err(failed)?.is_some() {
         return Err((RefusalReason::Follower, "this host follows another one".to_owned()));
     }
-    let heap_bytes = shared.region.inspect().map_err(failed)?.bytes_max;
+    let heap_bytes = shared.region.bytes_max();
     if hello.heap_bytes < heap_bytes {
         let text = format!(
             "the follower's heap has {} bytes, and the source's {heap_bytes}",

@@ -119,7 +119,7 @@ pub(crate) fn follow_as(
     membership: Option<Membership<'_>>,
 ) -> Result<()> {
     let session = region.session()?;
-    let heap_bytes = region.inspect()?.bytes_max;
+    let heap_bytes = region.bytes_max();
     let mut follower = session.follow()?;
     let mut progress = FollowProgress::default();
     let pace = FollowPace::of(membership);

@@ -168,29 +168,48 @@ impl FollowerList {
 fn accept_until_over(router: &Arc<PeerRouter>, listeners: &[TcpListener]) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     while !router.is_over() {
+        let mut wait = AcceptWait::Connection;
         for listener in listeners {
-            for _ in 0..ACCEPTED_AT_ONCE {
-                let Ok((socket, address)) = listener.accept() else { break };
-                // Threads that see at once that their connection has ended.
-                while router.ungreeted.ending() >= UNGREETED_MAX && !router.is_over() {
-                    std::thread::park_timeout(MEMBER_LOOK_INTERVAL);
-                }
-                match serve(router, socket, address) {
-                    Ok(thread) => threads.push(thread),
-                    Err(reason) => {
-                        let reason = &reason.to_string();
-                        let is_passing = false;
-                        (router.on_event)(&PeerEvent::Refused { address, reason, is_passing });
-                    }
-                }
+            if accept_waiting(router, listener, &mut threads).is_err() {
+                wait = AcceptWait::Pause;
             }
         }
         threads.retain(|thread| !thread.is_finished());
-        wait_for_connections(listeners);
+        wait.wait(listeners);
     }
     for thread in threads {
         let _ = thread.join();
     }
+}
+
+/// Serves the connections that wait at a listener, so many at once.
+///
+/// # Errors
+/// One cannot be accepted, and still waits: no descriptor is left, most likely.
+fn accept_waiting(
+    router: &Arc<PeerRouter>,
+    listener: &TcpListener,
+    threads: &mut Vec<JoinHandle<()>>,
+) -> io::Result<()> {
+    for _ in 0..ACCEPTED_AT_ONCE {
+        let (socket, address) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        };
+        // Threads that see at once that their connection has ended.
+        while router.ungreeted.ending() >= UNGREETED_MAX && !router.is_over() {
+            std::thread::park_timeout(MEMBER_LOOK_INTERVAL);
+        }
+        match serve(router, socket, address) {
+            Ok(thread) => threads.push(thread),
+            Err(reason) => {
+                let (reason, is_passing) = (&reason.to_string(), false);
+                (router.on_event)(&PeerEvent::Refused { address, reason, is_passing });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Adds the namespaces of a region that is served to its log, also those that are created later.
@@ -204,13 +223,24 @@ fn declare_until_over(shared: &PeerShared) {
     }
 }
 
-/// Waits until a connection has come, for at most [`LOOK_INTERVAL`].
-fn wait_for_connections(listeners: &[TcpListener]) {
-    let mut polled: Vec<PollFd<'_>> =
-        listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
-    let timeout = Timespec::try_from(LOOK_INTERVAL).ok();
-    if poll(&mut polled, timeout.as_ref()).is_err() {
-        std::thread::park_timeout(LOOK_INTERVAL);
+/// What is waited for before connections are accepted again, for at most [`LOOK_INTERVAL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AcceptWait {
+    /// A connection.
+    Connection,
+    /// The time: a connection that cannot be accepted is there already, so the thread would not
+    /// sleep.
+    Pause,
+}
+
+impl AcceptWait {
+    fn wait(self, listeners: &[TcpListener]) {
+        let mut polled: Vec<PollFd<'_>> =
+            listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+        let timeout = Timespec::try_from(LOOK_INTERVAL).ok();
+        if self == Self::Pause || poll(&mut polled, timeout.as_ref()).is_err() {
+            std::thread::park_timeout(LOOK_INTERVAL);
+        }
     }
 }
 
@@ -218,10 +248,27 @@ fn wait_for_connections(listeners: &[TcpListener]) {
 mod tests {
     use super::*;
     use std::io::{Read as _, Write as _};
-    use std::net::TcpStream;
+    use std::net::{Shutdown, TcpStream};
     use std::time::Duration;
 
     use nearstate_store::CreateOptions;
+    use socket2::SockRef;
+
+    /// `poll` says of such a listener that a connection waits, as when no descriptor is left.
+    #[test]
+    fn a_listener_that_cannot_accept_is_not_asked_again_at_once() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let router = Arc::new(PeerRouter::new(None, |_| ()));
+        let mut threads = Vec::new();
+        accept_waiting(&router, &listener, &mut threads).expect("no connection waits");
+        SockRef::from(&listener).shutdown(Shutdown::Read).unwrap();
+        let mut polled = [PollFd::new(&listener, PollFlags::IN)];
+        assert_eq!(poll(&mut polled, None).unwrap(), 1, "it is ready for ever");
+        let failed = accept_waiting(&router, &listener, &mut threads).unwrap_err();
+        assert_ne!(failed.kind(), io::ErrorKind::WouldBlock);
+        assert!(threads.is_empty());
+    }
 
     #[test]
     fn a_namespace_that_cannot_be_logged_keeps_no_connection_waiting() {

@@ -12,6 +12,7 @@ mod copied_file;
 mod declared_position;
 mod drain;
 mod ended_driver;
+mod first_lease;
 mod fixture;
 mod full_member;
 mod hostile_driver;

@@ -1,13 +1,19 @@
 //! Reads at the owner and at copies: what each level sees, waits for and refuses.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
-use nearstate_store::{Error, ReadLevel, Receipt, Schema, Session, WhenFull, lease_clock};
+use nearstate_store::{
+    Error, OwnerLease, ReadLevel, Receipt, Schema, Session, WhenFull, lease_clock,
+};
 
 use crate::follow::{Host, key, run, start};
 use crate::takeover::{Three, applied, follow, ue};
 
 const LONG: Duration = Duration::from_secs(60);
+/// The words of the lease: its end and its boot (`spec/region.md`, section 11).
+const LEASE: u64 = 0x1000 + 0x140;
 const SHORT: Duration = Duration::from_millis(1);
 
 /// The value of the last record that [`Three`] has written, if the host has it.
@@ -101,6 +107,39 @@ fn a_read_as_the_owner_needs_the_lease_after_it() {
     assert!(matches!(fenced, Error::Fenced { .. }), "{fenced}");
     assert!(session.read_at(ns, ReadLevel::Prefix, SHORT, || session.get(ns, b"k")).is_ok());
     assert!(!read(local, &|| ()).unwrap());
+    drop(session);
+    host.check();
+}
+
+#[test]
+fn a_region_of_a_cluster_is_read_as_the_owners_only_with_a_lease() {
+    const CLUSTER: [u8; 16] = *b"0123456789abcdef";
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let ns = ue(&session);
+    session.begin_partition(1).unwrap();
+    session.stream(ns, WhenFull::Refuse).unwrap();
+    session.put(ns, b"k", b"v").unwrap();
+    let read =
+        || session.read_at(ns, ReadLevel::Owner, SHORT, || Ok(session.get(ns, b"k")?.is_some()));
+    session.bind(CLUSTER).unwrap();
+    for _ in 0..2 {
+        assert_eq!(session.owner_lease().unwrap(), OwnerLease::Expired);
+        let fenced = read().unwrap_err();
+        assert!(matches!(fenced, Error::Fenced { .. }), "{fenced}");
+        // The region counts as lost. Its host does not own it because of that.
+        session.unbind().unwrap();
+    }
+    session.bind(CLUSTER).unwrap();
+    session.set_owner_lease(lease_clock() + LONG).unwrap();
+    session.bind(CLUSTER).unwrap();
+    assert!(read().unwrap(), "a lease that is held stays so");
+    // An earlier version has bound it, and stored no lease.
+    let file = File::options().write(true).open(&host.folder.path).unwrap();
+    file.write_all_at(&[0; 16], LEASE).unwrap();
+    assert_eq!(session.owner_lease().unwrap(), OwnerLease::Expired);
+    session.end_leases().unwrap();
+    assert_eq!(session.owner_lease().unwrap(), OwnerLease::Unclustered);
     drop(session);
     host.check();
 }

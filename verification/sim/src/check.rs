@@ -1,8 +1,13 @@
 //! What must hold after every step.
 
 use crate::region::{Copy, Region};
-use crate::world::World;
+use crate::world::{LEASE_MS, MS, PARTITION, World};
+use nearstate_cluster::limits::KEEP_COPY_LEASES;
 use nearstate_cluster::{Applied, GroupPhase, HostId, LogPosition};
+
+/// For so long behind a seal no host discards a copy that others may need (rule 8), by a clock that
+/// is 2 % fast.
+const KEPT_FOR: u64 = KEEP_COPY_LEASES * LEASE_MS as u64 * MS * 100 / 102;
 
 impl World {
     pub(crate) fn violate(&mut self, what: &str) {
@@ -84,6 +89,7 @@ impl World {
         if old.region.copy == Copy::Owner && self.clock(owner) < old.region.lease_until {
             self.violate("LeaseRule: a seal while the old owner holds a lease");
         }
+        self.check_drained(owner, seal);
         let region = &self.node(winner).region;
         let is_there = region.is_complete() && region.held() == *seal;
         if is_there && !self.holds_released(region) && !self.ledger.is_disaster {
@@ -92,6 +98,7 @@ impl World {
         let mut log = [0; 8];
         log.copy_from_slice(&seal.log[..8]);
         self.ledger.sealed.insert(u64::from_le_bytes(log), seal.position);
+        self.ledger.sealed_at.insert(self.latest().origin(), self.now);
     }
 
     /// A region becomes the owner's.
@@ -120,6 +127,20 @@ impl World {
         group.filter(|host| self.holds_released(&self.node(**host).region)).count()
     }
 
+    /// Does a discard count as the loss of a host (decision 026, consequences)? If all hosts of the
+    /// group must hold a commit, the copy has to join anew before it can be one of them again.
+    /// Otherwise it is kept until enough others are complete, for a while: what these do not hold
+    /// then is lost with them. The host acts on the state that it knows.
+    fn is_discard_loss(&self, host: HostId) -> bool {
+        let known = self.node(host).process.as_ref().map(|process| &self.states[process.applied]);
+        let Some(known) = known.and_then(|state| state.group(PARTITION)) else { return false };
+        let needed = known.acknowledgements();
+        let sealed_at = self.ledger.sealed_at.get(&known.origin()).copied().unwrap_or_default();
+        known.group().len() <= needed
+            || known.full().len() >= needed
+            || self.now >= sealed_at + KEPT_FOR
+    }
+
     /// A copy is about to be lost, or discarded.
     pub(crate) fn check_gone(&mut self, host: HostId, is_loss: bool) {
         let latest = self.latest();
@@ -135,7 +156,7 @@ impl World {
         {
             return;
         }
-        if is_loss || holders <= needed {
+        if is_loss || holders <= needed && self.is_discard_loss(host) {
             self.ledger.losses += 1;
         }
         if holders == 1 {

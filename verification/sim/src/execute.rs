@@ -57,8 +57,8 @@ impl World {
                 region.lease_until = if ends { until } else { region.lease_until.max(until) };
                 self.check_lease(host);
             }
-            HostEffect::Fence { .. } => self.node_mut(host).region.is_fenced = true,
-            HostEffect::Unfence { .. } => self.node_mut(host).region.is_fenced = false,
+            HostEffect::Fence { .. } => self.order_fence(host, true),
+            HostEffect::Unfence { .. } => self.order_fence(host, false),
             HostEffect::Freeze { view, .. } => self.freeze(host, view),
             HostEffect::Promote { origin, .. } => self.promote(host, origin),
             HostEffect::Demote { seal, .. } => self.demote(host, seal),
@@ -75,7 +75,8 @@ impl World {
         let Some(process) = &mut self.node_mut(host).process else { return };
         match effect {
             HostEffect::Serve { view, .. } => {
-                process.serve = Some(Serve { view, followers: std::collections::BTreeMap::new() });
+                let (followers, heard) = Default::default();
+                process.serve = Some(Serve { view, followers, heard });
             }
             HostEffect::StopServing { .. } => process.serve = None,
             HostEffect::Follow { owner, view, start, .. } => {
@@ -190,8 +191,10 @@ impl World {
     }
 
     pub(crate) fn frozen(&mut self, host: HostId, generation: u64, view: ViewNumber) {
-        let node = self.node(host);
+        let node = self.node_mut(host);
         if node.generation == generation && node.region.is_complete() {
+            // A freeze waits for writers that had passed the check.
+            node.region.is_drained = node.region.copy == Copy::Owner && node.region.is_fenced;
             let held = node.region.held();
             self.step(host, HostInput::Frozen { partition: PARTITION, view, held });
         }
@@ -283,6 +286,7 @@ impl World {
             ending: None,
             serve: None,
             watched: None,
+            hold: None,
         };
         node.process = Some(process);
         self.tell_facts(host);

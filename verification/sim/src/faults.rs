@@ -28,6 +28,9 @@ impl World {
                 if self.options.changes_group {
                     self.change_group();
                 }
+                if self.options.drains {
+                    self.begin_drain();
+                }
                 let next = self.now + self.random.u64(30 * MS..700 * MS);
                 self.queue.add(next, SimulatedEvent::Fault);
             }
@@ -82,7 +85,7 @@ impl World {
         }
         let goal =
             if is_lost { OperatorGoal::ForceNew(other) } else { OperatorGoal::AcceptLoss(other) };
-        self.operator = Some(Operator { host: other, goal, task: None });
+        self.operator = Some(Operator { host: other, goal, task: None, drain: None });
         let delay = self.random.u64(0..900 * MS);
         self.queue.add(self.now + delay, SimulatedEvent::OperatorLooks);
     }

@@ -1,5 +1,6 @@
 //! What was promised in a run, and what happened to the copies.
 
+use nearstate_cluster::ViewNumber;
 use std::collections::BTreeMap;
 
 /// What was promised, and what happened to the copies.
@@ -11,6 +12,8 @@ pub(crate) struct Ledger {
     pub(crate) sealed: BTreeMap<u64, u64>,
     /// Which transaction has which place in which log.
     pub(crate) places: BTreeMap<(u64, u64), u64>,
+    /// When the log of each origin began.
+    pub(crate) sealed_at: BTreeMap<ViewNumber, u64>,
     /// Copies that were lost or discarded since n of them held everything that was released.
     pub(crate) losses: usize,
     /// The last copy of something released is lost, by n losses or more.
@@ -21,6 +24,8 @@ pub(crate) struct Ledger {
     pub(crate) kept: u32,
     /// How often a process started with an older copy of its region.
     pub(crate) restored: u32,
+    /// How often another host owned the partition at the end of a drain.
+    pub(crate) drained: u32,
     /// How often a host was added to the group, and how often one was removed.
     pub(crate) changes: (u32, u32),
     /// How often a host began to leave the group.

@@ -22,6 +22,7 @@ pub use options::{Faults, SimulationOptions};
 pub use world::{RunReport, run};
 
 mod operate;
+mod drain;
 mod execute;
 mod replicate;
 mod faults;

@@ -31,6 +31,8 @@ fn main() -> ExitCode {
         all().with_faults(Faults::OlderMembers),
         all().with_group_changes(),
         all().with_group_changes().with_faults(Faults::NoLoss),
+        all().with_drains(),
+        all().with_drains().with_faults(Faults::NoLoss),
     ];
     let (mut views, mut steps, mut released, mut accepted) = (0, 0, 0, 0);
     // The seed says which kind it is, so that it alone gives a run again.

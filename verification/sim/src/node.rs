@@ -46,6 +46,8 @@ pub(crate) struct Serve {
     pub(crate) view: ViewNumber,
     /// The connection of each follower, and how many entries it has acknowledged.
     pub(crate) followers: BTreeMap<HostId, (ConnectionNumber, usize)>,
+    /// When each follower was heard last, and up to where it has the log.
+    pub(crate) heard: BTreeMap<HostId, (Monotonic, u64)>,
 }
 
 /// A process of a host.
@@ -60,6 +62,17 @@ pub(crate) struct Process {
     pub(crate) serve: Option<Serve>,
     /// The view in which it says what is decided.
     pub(crate) watched: Option<ViewNumber>,
+    /// An operator holds the writers.
+    pub(crate) hold: Option<WriterHold>,
+}
+
+/// Writers are refused, whatever the rules order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WriterHold {
+    /// The last order of the rules.
+    pub(crate) is_fenced: bool,
+    /// It was given since writers are held.
+    pub(crate) is_ordered: bool,
 }
 
 impl Process {
@@ -88,6 +101,21 @@ pub(crate) struct SimulatedHost {
     pub(crate) is_gone: bool,
 }
 
+/// What an operator drains.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    /// The process that carries the task out: another one knows nothing of it.
+    pub(crate) generation: u64,
+    /// A task that takes longer ends.
+    pub(crate) ends_at: u64,
+    /// The view in which writers are held.
+    pub(crate) held_in: Option<ViewNumber>,
+    /// The owner may be excluded at any time.
+    pub(crate) is_proposed: bool,
+    /// The task has ended before the exclusion was decided: it is proposed until it is.
+    pub(crate) is_undecided: bool,
+}
+
 /// A task of an operator, at one host.
 #[derive(Debug)]
 pub(crate) struct Operator {
@@ -95,4 +123,6 @@ pub(crate) struct Operator {
     pub(crate) goal: OperatorGoal,
     /// `None` before the first step.
     pub(crate) task: Option<OperatorTask>,
+    /// For a task at the owner.
+    pub(crate) drain: Option<Drain>,
 }

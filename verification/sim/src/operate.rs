@@ -11,6 +11,11 @@ impl World {
         let Some(mut operator) = self.operator.take() else { return };
         let (host, now) = (operator.host, self.clock(operator.host));
         self.queue.add(self.now + 20 * MS, SimulatedEvent::OperatorLooks);
+        if operator.drain.is_some() {
+            let goes_on = self.drain_looks(&mut operator);
+            self.operator = goes_on.then_some(operator);
+            return;
+        }
         let Some(process) = &self.node(host).process else {
             self.operator = Some(operator);
             return;

@@ -44,6 +44,8 @@ pub struct SimulationOptions {
     pub faults: Faults,
     /// Operators add hosts to the group and remove them, during the faults.
     pub changes_group: bool,
+    /// Operators drain the owner, during the faults.
+    pub drains: bool,
     /// Milliseconds with faults.
     pub fault_ms: u64,
     /// Rules that do not hold.
@@ -61,6 +63,7 @@ impl SimulationOptions {
             degrade_after_ms: None,
             faults: Faults::All,
             changes_group: false,
+            drains: false,
             fault_ms: 12_000,
             off: Vec::new(),
             keeps_log: false,
@@ -93,6 +96,13 @@ impl SimulationOptions {
     #[must_use]
     pub fn with_group_changes(mut self) -> Self {
         self.changes_group = true;
+        self
+    }
+
+    /// The same, and operators drain the owner, also to a host that they name.
+    #[must_use]
+    pub fn with_drains(mut self) -> Self {
+        self.drains = true;
         self
     }
 

@@ -41,6 +41,8 @@ pub(crate) struct Region {
     pub(crate) lease_until: Monotonic,
     /// Writers are refused.
     pub(crate) is_fenced: bool,
+    /// Those that had passed the check before have ended their commit, since they are refused.
+    pub(crate) is_drained: bool,
 }
 
 impl Region {
@@ -55,6 +57,7 @@ impl Region {
             replicated: 0,
             lease_until: Monotonic::BOOT,
             is_fenced: true,
+            is_drained: false,
         }
     }
 
@@ -121,7 +124,12 @@ impl Region {
         self.origin = origin;
         self.base = self.content.len();
         self.replicated = 0;
-        self.is_fenced = true;
+        (self.is_fenced, self.is_drained) = (true, false);
+    }
+
+    /// Writers are admitted.
+    pub(crate) fn unfence(&mut self) {
+        (self.is_fenced, self.is_drained) = (false, false);
     }
 
     /// Discards the content.

@@ -284,8 +284,14 @@ impl World {
         length: usize,
         (position, stamp): (Option<u64>, nearstate_cluster::Monotonic),
     ) {
+        let now = self.clock(to);
         let process = self.node_mut(to).process.as_mut();
-        let serve = process.and_then(|process| process.serve.as_mut());
+        let mut serve = process.and_then(|process| process.serve.as_mut());
+        if let (Some(serve), Some(position)) = (&mut serve, position)
+            && serve.view == view
+        {
+            serve.heard.insert(host, (now, position));
+        }
         if let Some(known) = serve.and_then(|serve| serve.followers.get_mut(&host))
             && known.0 == connection
         {

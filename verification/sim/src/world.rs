@@ -18,7 +18,7 @@ pub(crate) const PARTITION: PartitionId = PartitionId(1);
 /// A millisecond in the unit of all times.
 pub(crate) const MS: u64 = 1_000_000;
 
-const LEASE_MS: u32 = 300;
+pub(crate) const LEASE_MS: u32 = 300;
 
 /// Without faults, before and after them: to join, and to become whole again.
 const QUIET_MS: u64 = 2_000;
@@ -46,6 +46,8 @@ pub struct RunReport {
     pub kept: u32,
     /// How often a process started with an older copy of its region.
     pub restored: u32,
+    /// How often another host owned the partition at the end of a drain.
+    pub drained: u32,
     /// How often one copy began to suffice.
     pub degraded: u32,
     /// How often a host was added to the group, and how often one was removed.
@@ -93,6 +95,7 @@ pub fn run(seed: u64, options: &SimulationOptions) -> RunReport {
         accepted: world.ledger.accepted,
         kept: world.ledger.kept,
         restored: world.ledger.restored,
+        drained: world.ledger.drained,
         degraded: world.ledger.degraded,
         changes: world.ledger.changes,
         leaving: world.ledger.leaving,
@@ -118,8 +121,8 @@ impl World {
             copy_missing: options.policy(),
         };
         let mut state = ClusterState::new(&config).expect("the configuration is valid");
-        if options.changes_group {
-            state.apply(&Command::Finalize { level: ClusterLevel::GROUP_CHANGES });
+        if options.changes_group || options.drains {
+            state.apply(&Command::Finalize { level: ClusterLevel::HIGHEST });
         }
         state.switch_off(&options.off);
         let nodes = hosts.iter().map(|id| (*id, new_node(&mut random))).collect();
@@ -213,6 +216,7 @@ impl World {
         }
         let has_lease = clock < node.region.lease_until || ignores_lease;
         let may_work = has_lease && !node.region.is_fenced;
+        let is_late = is_late && !node.region.is_drained;
         if may_work {
             self.check_read(host);
         }

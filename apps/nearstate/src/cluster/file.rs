@@ -418,6 +418,14 @@ impl ClusterFile {
         pattern.replace("{cluster}", &self.name).replace("{host}", host)
     }
 
+    /// The partitions of whose group in the file a host is no member. It may have a region of one.
+    pub(crate) fn partitions_outside(
+        &self,
+        host: &FileHost,
+    ) -> impl Iterator<Item = &FilePartition> {
+        self.partitions.iter().filter(|partition| !partition.group.contains(&host.id))
+    }
+
     /// The hosts that vote.
     pub(crate) fn voters(&self) -> BTreeSet<u64> {
         self.hosts.iter().filter(|host| host.votes).map(|host| host.id.0.into()).collect()

@@ -19,9 +19,10 @@ pub(crate) fn to_json(
         let host = file.hosts.iter().find(|host| u64::from(host.id.0) == id);
         host.map_or_else(|| id.to_string(), |host| host.name.clone())
     };
-    let outside = file.partitions.iter().filter(|partition| {
-        !partition.group.contains(&host.id) && file.region_file(host, partition).exists()
-    });
+    // A file that was measured exists.
+    let outside = file
+        .partitions_outside(host)
+        .filter(|partition| FileSystemSpace::measured(&file.region_file(host, partition)).is_ok());
     let directory = directory_space(file, host);
     json!({
         "cluster": file.name,

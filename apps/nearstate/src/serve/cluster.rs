@@ -26,7 +26,8 @@ use nearstate_cluster::PartitionId;
 use nearstate_membership::{EtcdEngine, MemberTls, MembershipConfig, RaftEngine};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
-    ClusterDriver, ConsensusEngine, DriverConfig, Node, NodeConfig, PeerListener, Protocol,
+    ClientTls, ClusterDriver, ConsensusEngine, DriverConfig, FileSystemSpace, Node, NodeConfig,
+    PeerListener, Protocol,
 };
 use nearstate_nudsf::{KeySource, NrfClient};
 use nearstate_observe::ObserveProtocol;
@@ -126,6 +127,7 @@ struct RunningHost {
     tls: Option<ServerTls>,
     /// For the other hosts.
     member_tls: Option<MemberTls>,
+    etcd_tls: Option<ClientTls>,
     copies: Vec<OpenCopy>,
     files: BTreeMap<PartitionId, Arc<ServedFile>>,
     listener: PeerListener,
@@ -299,20 +301,23 @@ impl ClusterHost<'_> {
         started.ok()
     }
 
-    /// Reads all certificates again, those for clients and those for the other hosts. If one of
+    /// Reads all certificates again, those for clients, for the other hosts and for etcd. If one of
     /// them is of no use, all stay as they are.
     fn reload(&self, running: &RunningHost) {
         let (file, host) = (&running.report.file, &running.report.host);
-        let read = self.check_settings(file, host).and_then(|tls| Ok((tls, file.tls(host)?)));
-        let (clients, members) = match read {
+        let read = self.check_settings(file, host);
+        let read = read.and_then(|tls| Ok((tls, file.tls(host)?, file.etcd(host)?)));
+        let (clients, members, etcd) = match read {
             Ok(read) => read,
             Err(error) => {
                 return log::emit(log::CERTIFICATES_NOT_RELOADED, &[("reason", &error)]);
             }
         };
-        let (clients, members) = (
+        let etcd = etcd.and_then(|etcd| etcd.tls);
+        let (clients, members, etcd) = (
             running.tls.as_ref().zip(clients.as_ref()),
             running.member_tls.as_ref().zip(members.as_ref()),
+            running.etcd_tls.as_ref().zip(etcd.as_ref()),
         );
         if let Some((tls, read)) = clients {
             tls.resp.renew(&read.resp);
@@ -321,7 +326,10 @@ impl ClusterHost<'_> {
         if let Some((tls, read)) = members {
             tls.renew(read);
         }
-        if clients.is_some() || members.is_some() {
+        if let Some((tls, read)) = etcd {
+            tls.renew(read);
+        }
+        if clients.is_some() || members.is_some() || etcd.is_some() {
             log::emit(log::CERTIFICATES_RELOADED, &[]);
         }
     }
@@ -359,7 +367,7 @@ impl ClusterHost<'_> {
     fn start_service(&self, running: &RunningHost, copy: &OpenCopy) -> Result<PartitionService> {
         let RunningHost { report, driver, tls, .. } = running;
         let settings = self.partition_settings((&report.file, &report.host), &copy.partition);
-        let bytes = copy.region.inspect()?.bytes_max;
+        let bytes = copy.region.bytes_max();
         let budget = memory_budget(&settings, &self.place, bytes)?;
         let users = access_control::users(&settings, self.layers)?;
         let resp = super::resp_settings(&settings, users, budget);
@@ -409,7 +417,7 @@ impl ClusterHost<'_> {
             let options = CreateOptions { bytes_max: WITNESS_BYTES, ..CreateOptions::default() };
             Region::attach_or_create(&path, &options)?
         };
-        let budget = memory_budget(&settings, &self.place, region.inspect()?.bytes_max)?;
+        let budget = memory_budget(&settings, &self.place, region.bytes_max())?;
         let users = access_control::users(&settings, self.layers)?;
         let server = Arc::new(RespServer::new(super::resp_settings(&settings, users, budget)));
         server.masters.set(Arc::new(PartitionOwners {
@@ -464,6 +472,11 @@ fn start(
     messages: &SyncSender<MainThreadMessage>,
 ) -> Result<RunningHost> {
     let (tls, etcd) = (file.tls(&host)?, file.etcd(&host)?);
+    for partition in file.partitions_outside(&host) {
+        // Whether it exists is reported from the first report on.
+        let _ = FileSystemSpace::measure_first(&file.region_file(&host, partition));
+    }
+    let etcd_tls = etcd.as_ref().and_then(|etcd| etcd.tls.clone());
     let server_tls = tls.as_ref().map(|tls| tls.server.clone());
     let listener = PeerListener::start(&[host.peer], server_tls, peers::on_member_event)?;
     log::emit(log::LISTENING, &[("address", &host.peer), ("protocol", &"peer")]);
@@ -512,6 +525,15 @@ fn start(
     let Some(engine) = engine else {
         return Err(Error::BadArgument { detail: "the driver has no engine".to_owned() });
     };
-    let (member_tls, files) = (tls, BTreeMap::new());
-    Ok(RunningHost { report, driver, engine, tls: client_tls, member_tls, copies, files, listener })
+    Ok(RunningHost {
+        report,
+        driver,
+        engine,
+        tls: client_tls,
+        member_tls: tls,
+        etcd_tls,
+        copies,
+        files: BTreeMap::new(),
+        listener,
+    })
 }

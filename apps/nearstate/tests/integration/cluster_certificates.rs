@@ -1,10 +1,11 @@
 //! A cluster over TLS: its certificates are replaced while it runs, and settings that a cluster
 //! file replaces are refused.
 
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use crate::cluster::{Hosts, LONG_LEASE, NAMES, cluster_file, own_ips};
-use crate::fixture::{Folder, NEARSTATE, free_ports, rejected, until};
+use crate::fixture::{Folder, NEARSTATE, free_ports, own_ip, rejected, until};
 use crate::serve::tls::Authority;
 
 /// Writes certificates of all hosts by this authority. Only it is accepted.
@@ -58,6 +59,28 @@ fn the_certificates_of_hosts_are_replaced_while_they_run() {
     let mut client = hosts.clients(hosts.owner().unwrap());
     assert_eq!(client.ask(&["SET", "key", "1"]), "+OK");
     assert_eq!(client.ask(&["WAIT", "2", "60000"]), ":2");
+}
+
+#[test]
+fn the_authorities_of_etcd_are_replaced_while_a_host_runs() {
+    let (folder, before, after) = (Folder::new(), Authority::new(), Authority::new());
+    let etcd = TcpListener::bind((own_ip(), 0)).unwrap();
+    let address = etcd.local_addr().unwrap();
+    let ca = folder.path("etcd.pem");
+    std::fs::write(&ca, before.pem()).unwrap();
+    let (at, signed) = (ca.display(), after.sign(&address.ip().to_string()));
+    let section = format!("[etcd]\nendpoints = [\"https://{address}\"]\nca = \"{at}\"\n");
+    let mut hosts = Hosts::new(folder, LONG_LEASE, &section, &[]);
+    hosts.run(0);
+    let is_accepted = || signed.is_accepted_by(etcd.accept().unwrap().0);
+    assert!(!is_accepted(), "another authority has signed it");
+    std::fs::write(&ca, "no certificate").unwrap();
+    hosts.hang_up(0);
+    until("the reason is logged", || hosts.reloads(0, "NS-2006") == 1);
+    std::fs::write(&ca, after.pem()).unwrap();
+    hosts.hang_up(0);
+    until("the certificates are read", || hosts.reloads(0, "NS-1008") == 1);
+    until("the certificate is accepted", is_accepted);
 }
 
 #[test]

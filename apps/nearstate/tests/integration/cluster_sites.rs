@@ -127,6 +127,7 @@ fn an_operator_replaces_a_lost_owner_whose_copy_sufficed() {
     assert!(!is_done && text.contains("has no copy"), "{text}");
     let (is_done, text) = operate(&site, B, &accept(B));
     assert!(is_done && text.contains("owns the partition"), "{text}");
+    assert!(text.contains("it goes on behind position"), "{text}");
     let silent = format!("not compared, because they do not answer: {}", site.name(A));
     assert!(text.contains(&silent), "{text}");
     let (is_done, text) = operate(&site, B, &accept(A));

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use nearstate_cluster::{
-    GroupPhase, HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId,
+    GroupPhase, GroupState, HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId,
 };
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClusterDriver, ConsensusEngine, OperatorOutcome};
@@ -151,13 +151,20 @@ impl OperatorContext {
             let refusal = match votes {
                 true => votes::cannot_join(&statuses, &name),
                 false if weakens => None,
-                false => votes::weakens(&present, &statuses, &name),
+                false => votes::weakens(&present, &statuses, &name)
+                    .or_else(|| votes::copy_needed(file, &self.groups(), host)),
             };
             if let Some(reason) = refusal {
                 return Err(invalid(reason));
             }
         }
         self.engine.change_vote(host.0.into(), votes, DECISION_MAX)
+    }
+
+    /// The groups of all partitions, as this host knows them.
+    fn groups(&self) -> Vec<GroupState> {
+        let partitions = self.report.file.partitions.iter();
+        partitions.filter_map(|partition| self.driver.group(partition.id)).collect()
     }
 
     /// Another member takes over, or this one. Looks first which ones could serve the clients.
@@ -276,14 +283,17 @@ impl OperatorContext {
         missing.map(|host| self.report.file.host_name(*host)).collect()
     }
 
-    /// What an operator has given up at the last time: the end of the longest copy that is known.
+    /// What an operator has given up at the last time: the end of the longest copy that is known,
+    /// and the place behind which the partition goes on, if it did not begin anew.
     fn loss(&self, partition: PartitionId) -> Value {
         let group = self.driver.group(partition);
-        let longest = group.and_then(|group| group.loss()?.longest);
-        longest.map_or(
-            Value::Null,
-            |held| json!({ "origin": held.origin.0, "longest": held.position }),
-        )
+        let Some(loss) = group.and_then(|group| group.loss()) else { return Value::Null };
+        json!({
+            "origin": loss.longest.map(|held| held.origin.0),
+            "longest": loss.longest.map(|held| held.position),
+            "sealed_origin": loss.sealed.map(|held| held.origin.0),
+            "sealed": loss.sealed.map(|held| held.position),
+        })
     }
 
     /// The status of all hosts, in the order of the file. They are asked at the same time, so this

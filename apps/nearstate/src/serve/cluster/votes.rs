@@ -1,8 +1,10 @@
-//! Whether the hosts that vote could lose one more after a host is removed from them, and whether a
-//! host that is added answers. Looked at before the change is made.
+//! Whether the hosts that vote could lose one more after a host is removed from them, whether a
+//! partition needs its copy, and whether a host that is added answers. Looked at before the change
+//! is made.
 
 use std::collections::BTreeSet;
 
+use nearstate_cluster::{GroupState, HostId};
 use serde_json::Value;
 
 use crate::cluster::file::ClusterFile;
@@ -58,6 +60,28 @@ pub(super) fn weakens(voters: &[String], statuses: &Value, host: &str) -> Option
     })
 }
 
+/// The same because of its copies: a host that does not vote follows no owner, so nothing of a
+/// partition would be replicated that has no other copy in place of that one.
+pub(super) fn copy_needed(
+    file: &ClusterFile,
+    groups: &[GroupState],
+    host: HostId,
+) -> Option<String> {
+    let is_needed = |group: &&GroupState| {
+        group.full().contains(&host) && group.full().len() <= group.acknowledgements()
+    };
+    let group = groups.iter().find(is_needed)?;
+    let (partition, host) = (file.partition_name(group.partition()), file.host_name(host));
+    Some(format!(
+        "{partition} needs the copy of {host}: {} copies are complete, and {} must hold a commit, \
+         so its writers would be refused. Wait until another copy counts (COUNTED of nearstate \
+         cluster status), or add one (nearstate cluster add NAME --partition {partition}). All \
+         the same: nearstate cluster remove {host} --weaken-majority",
+        group.full().len(),
+        group.acknowledgements()
+    ))
+}
+
 /// Why a host is not added now: it would vote later, when its node starts, and until then count as
 /// one that is lost.
 pub(super) fn cannot_join(statuses: &Value, host: &str) -> Option<String> {
@@ -95,9 +119,11 @@ pub(super) fn no_majority(
 
 #[cfg(test)]
 mod tests {
+    use nearstate_cluster::{ClusterState, Command, PartitionId};
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::file::tests::GOOD;
 
     fn statuses(silent: &[&str]) -> Value {
         let status = |host: &str| {
@@ -158,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_lost_majority_is_said_with_the_hosts_to_start() {
-        let file = ClusterFile::parse(crate::cluster::file::tests::GOOD).unwrap();
+        let file = ClusterFile::parse(GOOD).unwrap();
         let voters = BTreeSet::from([1, 2, 3]);
         let status = |host: &str, answers: bool| {
             if answers {
@@ -176,5 +202,33 @@ mod tests {
         let lost = reason([true, false, false]).unwrap();
         assert!(lost.contains("(1 of 3)") && lost.contains("the nodes of b, c first"), "{lost}");
         assert_eq!(no_majority((&file, &BTreeSet::new()), &json!([])), None);
+    }
+
+    #[test]
+    fn a_vote_is_not_taken_from_a_host_whose_copy_a_partition_needs() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let mut state = ClusterState::new(&file.config).unwrap();
+        let partition = PartitionId(1);
+        let needed = |state: &ClusterState, host| {
+            let groups: Vec<GroupState> = state.groups().cloned().collect();
+            copy_needed(&file, &groups, HostId(host))
+        };
+        let change = |state: &mut ClusterState, host, is_full| {
+            let revision = state.group(partition).unwrap().revision();
+            let host = HostId(host);
+            state.apply(&if is_full {
+                Command::Full { partition, revision, host }
+            } else {
+                Command::Evict { partition, revision, host }
+            });
+        };
+        change(&mut state, 2, true);
+        change(&mut state, 3, true);
+        assert_eq!(needed(&state, 2), None, "two others are complete");
+        change(&mut state, 3, false);
+        let said = needed(&state, 2).unwrap();
+        assert!(said.starts_with("amf needs the copy of b: 2 copies are complete"), "{said}");
+        assert!(said.ends_with("nearstate cluster remove b --weaken-majority"), "{said}");
+        assert_eq!(needed(&state, 3), None, "it does not count");
     }
 }

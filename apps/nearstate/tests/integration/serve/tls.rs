@@ -11,7 +11,9 @@ use std::process::Command;
 use std::sync::Arc;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
+};
 
 pub(crate) type Stream = StreamOwned<ClientConnection, TcpStream>;
 
@@ -60,6 +62,22 @@ impl Authority {
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let certificate = params.signed_by(&key, &self.0).unwrap();
         SignedCertificate { pem: certificate.pem(), certificate: certificate.der().clone(), key }
+    }
+}
+
+impl SignedCertificate {
+    /// Performs the handshake as the server. False if the client does not accept the certificate.
+    pub(crate) fn is_accepted_by(&self, mut client: TcpStream) -> bool {
+        let key = PrivateKeyDer::try_from(self.key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![self.certificate.clone()], key)
+            .unwrap();
+        client.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
+        let mut server = ServerConnection::new(Arc::new(config)).unwrap();
+        server.complete_io(&mut client).is_ok()
     }
 }
 
