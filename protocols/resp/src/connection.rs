@@ -320,11 +320,11 @@ fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
         flags.has(CommandFlags::WRITE)
             || flags.has(CommandFlags::NOSCRIPT) && !flags.has(CommandFlags::ADMIN)
     });
-    let changed = if may_change { "; the changes of the request were made" } else { "" };
-    ErrorReply::new(format!(
-        "ERR reply exceeds {max} bytes: request less at once or raise \
-         limits.output_bytes_max{changed}"
-    ))
+    let error = ErrorReply::too_long(max);
+    if may_change {
+        return ErrorReply::new(format!("{error}; the changes of the request were made"));
+    }
+    error
 }
 
 /// The command of a request, if this client may execute it now.

@@ -21,6 +21,10 @@ pub(super) const NAMES_MAX: usize = 1024;
 /// Elements of a slice, which takes 20 to 50 us.
 const SLICE_ELEMENTS: u64 = 256;
 
+/// Bytes of the elements after which a slice ends: copying them takes about as long as reading
+/// [`SLICE_ELEMENTS`] small ones.
+pub(super) const SLICE_BYTES: usize = 128 << 10;
+
 /// Repetitions in slices.
 const RESTARTS_MAX: u32 = 3;
 
@@ -128,6 +132,9 @@ pub(super) trait ElementSink {
 
     /// A member of the result, with an empty value, or a field. False: no more elements are needed.
     fn push(&mut self, name: &[u8], value: &[u8]) -> Result<bool, ErrorReply>;
+
+    /// Bytes that are collected since the read began.
+    fn bytes(&self) -> usize;
 }
 
 /// Progress of a read.
@@ -208,21 +215,40 @@ impl CollectionRead {
             self.versions = versions(&found);
             sink.begin(records, &found)?;
         }
-        let budget = if self.is_whole() { u64::MAX } else { SLICE_ELEMENTS };
-        let mut is_done = self.walk(&found, budget, sink)?;
-        while self.is_whole() && !is_done {
-            is_done = self.walk(&found, budget, sink)?;
+        while !self.slice(&found, sink)? {
+            if !self.is_whole() {
+                return Ok(ReadProgress::More);
+            }
         }
-        Ok(if is_done { ReadProgress::Done } else { ReadProgress::More })
+        Ok(ReadProgress::Done)
     }
 
-    /// Reads up to `budget` elements. True after the last one.
+    /// Reads about [`SLICE_ELEMENTS`] elements, or [`SLICE_BYTES`] of them. Its steps are twice as
+    /// long as what is read before, so that the last one exceeds the bytes by a factor and not by
+    /// a slice of large elements. True after the last element.
+    fn slice(
+        &mut self,
+        found: &[Option<RecordRef<'_>>],
+        sink: &mut impl ElementSink,
+    ) -> Result<bool, ErrorReply> {
+        let (mut elements, begun) = (0, sink.bytes());
+        while elements < SLICE_ELEMENTS && sink.bytes() - begun < SLICE_BYTES {
+            let (read, is_end) = self.walk(found, elements.max(1), sink)?;
+            if is_end {
+                return Ok(true);
+            }
+            elements += read as u64;
+        }
+        Ok(false)
+    }
+
+    /// Reads up to `budget` elements. Returns how many, and true after the last one.
     fn walk(
         &mut self,
         found: &[Option<RecordRef<'_>>],
         budget: u64,
         sink: &mut impl ElementSink,
-    ) -> Result<bool, ErrorReply> {
+    ) -> Result<(usize, bool), ErrorReply> {
         let (mut pushed, mut read) = (Ok(true), 0);
         let mut push = |name: &[u8], value: &[u8]| {
             if matches!(pushed, Ok(true)) {
@@ -236,7 +262,7 @@ impl CollectionRead {
                 push(name, value);
             });
             let needs_more = pushed?;
-            return self.end_of_set(read, fields.len()).map(|is_end| is_end || !needs_more);
+            return Ok((read, self.end_of_set(read, fields.len())? || !needs_more));
         };
         // Keys without a set change nothing, except the first one of a difference, and each of an
         // intersection.
@@ -256,7 +282,7 @@ impl CollectionRead {
             SetOperation::Difference => (0, true),
             SetOperation::Union => (self.set, self.set + 1 >= sets.len()),
         };
-        let Some(set) = sets.get(driver) else { return Ok(true) };
+        let Some(set) = sets.get(driver) else { return Ok((0, true)) };
         self.cursor = set.scan_from(self.cursor, budget, |member| {
             read += 1;
             if operation.has(&sets, driver, member) {
@@ -264,7 +290,7 @@ impl CollectionRead {
             }
         });
         let needs_more = pushed?;
-        Ok(self.end_of_set(read, set.len())? && is_last || !needs_more)
+        Ok((read, self.end_of_set(read, set.len())? && is_last || !needs_more))
     }
 
     /// True after the last element of a set or hash, which counts this many.

@@ -245,6 +245,10 @@ impl ElementSink for BuilderSink {
         }
         Ok(true)
     }
+
+    fn bytes(&self) -> usize {
+        self.built.as_ref().map_or(0, CollectionBuilder::memory_bytes)
+    }
 }
 
 /// Encodes a part of a collection. True after the last one.
@@ -333,7 +337,7 @@ impl SlicedTask for StoreTask {
     }
 
     fn memory_bytes(&self) -> usize {
-        let built = self.sink.built.as_ref().map_or(0, CollectionBuilder::memory_bytes);
+        let built = self.sink.bytes();
         let keys = self.command.sources.iter().map(Vec::len).sum::<usize>();
         built + self.read.memory_bytes() + keys + self.command.target.len()
     }

@@ -165,7 +165,7 @@ fn begin_task(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let keys = vec![CollectionKey::of(ctx.records, key)?];
-    ctx.begin(CollectionTask::new(Selection::Fields, form, keys), reply)
+    ctx.begin(CollectionTask::new(Selection::Fields, form, keys, reply.bytes_max()), reply)
 }
 
 /// `HGETALL key`

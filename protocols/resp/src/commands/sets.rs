@@ -226,7 +226,8 @@ fn begin_task(
 ) -> CommandResult {
     let keys = distinct(keys).map(|key| CollectionKey::of(ctx.records, key));
     let keys = keys.collect::<Result<Vec<_>, ErrorReply>>()?;
-    ctx.begin(CollectionTask::new(Selection::Members(operation), form, keys), reply)
+    let selection = Selection::Members(operation);
+    ctx.begin(CollectionTask::new(selection, form, keys, reply.bytes_max()), reply)
 }
 
 /// The keys of sets. A repeated set changes nothing, except the first one, from which others may be
