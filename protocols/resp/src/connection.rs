@@ -312,8 +312,9 @@ fn answer_owed(
     Some(OwedReply { from, to: output.len(), receipt, has_changed, is_begun: false })
 }
 
-/// The error for a reply that is too long. By then a change of records, or of the connection's
-/// subscriptions or user, is made. A sliced task with a long reply changes nothing.
+/// The error for a reply that is too long. By then a change of the connection's subscriptions or
+/// user is made. A command that changes records and returns some of them checks its reply before
+/// the commit. A sliced task with a long reply changes nothing.
 fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
     let may_change = command.is_some_and(|command| {
         let flags = command.flags;

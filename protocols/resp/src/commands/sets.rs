@@ -149,6 +149,7 @@ pub(crate) fn spop(
         for member in &popped {
             reply.bulk(member);
         }
+        reply.check_complete()?;
         if let (Some(resolved), false) = (resolved, popped.is_empty()) {
             // A damaged count must not delete what remains.
             if members.clone().nth(popped.len()).is_none() {

@@ -48,7 +48,8 @@ what they replace, are still executed.
 
 A request of several keys that fails after a part of it was executed returns `PARTIAL`, followed by
 the error and by what is done. All other errors of changes mean that nothing was changed, except
-`NOTREPLICATED`, `LOST` and `OUTCOMEUNKNOWN`.
+`NOTREPLICATED`, `LOST` and `OUTCOMEUNKNOWN`. The error of a request that subscribes to more names
+than one reply may list says that the changes were made.
 
 A message of a request that waits until its commit is replicated (namespaces with the policy
 `replicated`) is sent when the reply is, and so are the messages of the requests behind it in the
