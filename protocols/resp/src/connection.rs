@@ -278,6 +278,8 @@ impl ConnectionHandler for RespConnection {
 
 impl Drop for RespConnection {
     fn drop(&mut self) {
+        // Others may hold the mailbox: nothing is queued in it any more.
+        self.connection.mailbox.close();
         pubsub::unsubscribe_all(&self.core.server, &mut self.connection);
         self.core.server.monitors.remove(self.connection.id);
         self.connection.stop_tracking(&self.core.server);
