@@ -25,6 +25,8 @@ pub(super) enum ReplyForm {
     Values,
     /// The names and values of a hash.
     Fields,
+    /// The same as an array, with an array for each field if they are nested.
+    Pairs { is_nested: bool },
     /// A payload for `RESTORE`.
     Dump,
 }
@@ -81,7 +83,9 @@ impl ElementSink for CollectedReply {
         let added = match self.form {
             ReplyForm::Members | ReplyForm::Names => name.len(),
             ReplyForm::Values => value.len(),
-            ReplyForm::Fields | ReplyForm::Dump => name.len() + value.len(),
+            ReplyForm::Fields | ReplyForm::Pairs { .. } | ReplyForm::Dump => {
+                name.len() + value.len()
+            }
             ReplyForm::Count(_) => 0,
         };
         // Checked before the copy: a read in one piece would copy everything.
@@ -91,7 +95,10 @@ impl ElementSink for CollectedReply {
         match self.form {
             ReplyForm::Members | ReplyForm::Names => self.found.push(name),
             ReplyForm::Values => self.found.push(value),
-            ReplyForm::Fields => {
+            ReplyForm::Fields | ReplyForm::Pairs { .. } => {
+                if self.form == (ReplyForm::Pairs { is_nested: true }) {
+                    self.found.push_raw(b"*2\r\n");
+                }
                 self.found.push(name);
                 self.found.push(value);
             }
@@ -121,7 +128,10 @@ impl CollectedReply {
         match self.form {
             ReplyForm::Members => reply.set(count),
             ReplyForm::Count(_) => reply.count(self.count),
-            ReplyForm::Names | ReplyForm::Values => reply.array(count),
+            ReplyForm::Names | ReplyForm::Values | ReplyForm::Pairs { is_nested: false } => {
+                reply.array(count);
+            }
+            ReplyForm::Pairs { is_nested: true } => reply.array(count / 2),
             ReplyForm::Fields => reply.map(count / 2),
             // The key was deleted meanwhile.
             ReplyForm::Dump if !self.exists => reply.nil(),

@@ -6,7 +6,7 @@ use super::collection_read::{
 };
 use super::collection_store::{StoreAction, StoreCommand};
 use super::collection_task::{CollectionTask, ReplyForm};
-use super::random::{RandomCount, below, bounded, sample};
+use super::random::{RandomCount, below, bounded, sample_to_remove};
 use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::number::integer;
@@ -71,12 +71,25 @@ pub(crate) fn smembers(
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let members = members(found.as_ref())?;
-    if members.len() > DIRECT_MAX && ctx.txn.is_none() {
-        let operation = SetOperation::Union;
-        return begin_task(ctx, args.from(1), (operation, ReplyForm::Members), reply);
-    }
+    reply_all(ctx, (arg(args, 1), ReplyForm::Members), members, reply)
+}
+
+/// Replies with all members of the set of a key, in slices if they are many.
+fn reply_all(
+    ctx: &mut CommandContext<'_>,
+    (key, form): (&[u8], ReplyForm),
+    members: Members<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     let counted = members.len();
-    reply.set(counted);
+    if counted > DIRECT_MAX && ctx.txn.is_none() {
+        return begin_task(ctx, std::iter::once(key), (SetOperation::Union, form), reply);
+    }
+    if form == ReplyForm::Members {
+        reply.set(counted);
+    } else {
+        reply.array(counted);
+    }
     check_count(counted, members.map(|member| reply.bulk(member)).count())
 }
 
@@ -140,7 +153,8 @@ pub(crate) fn spop(
         let found = resolved.map(|resolved| change.read_at(resolved)).transpose()?.flatten();
         found.as_ref().map_or(Ok(()), RecordRef::check_count)?;
         let members = members(found.as_ref())?;
-        let popped = members.select(&sample(members.len(), count.unwrap_or(1)));
+        let places = sample_to_remove(members.len(), count.unwrap_or(1))?;
+        let popped = members.select(&places);
         if count.is_some() {
             reply.set(popped.len());
         } else if popped.is_empty() {
@@ -179,6 +193,9 @@ pub(crate) fn srandmember(
         reply.bulk_or_nil(members.select(&[below(members.len())]).first().copied());
         return Ok(());
     };
+    if wanted.is_all_of(members.len()) {
+        return reply_all(ctx, (arg(args, 1), ReplyForm::Names), members, reply);
+    }
     let picked = members.select(&wanted.places(members.len())?);
     let begun = reply.mark();
     reply.array(picked.len());
@@ -219,13 +236,13 @@ pub(crate) fn smove(
 }
 
 /// Starts a task that replies in slices.
-fn begin_task(
+fn begin_task<'k>(
     ctx: &mut CommandContext<'_>,
-    keys: Args<'_>,
+    keys: impl Iterator<Item = &'k [u8]>,
     (operation, form): (SetOperation, ReplyForm),
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let keys = distinct(keys).map(|key| CollectionKey::of(ctx.records, key));
+    let keys = keys.map(|key| CollectionKey::of(ctx.records, key));
     let keys = keys.collect::<Result<Vec<_>, ErrorReply>>()?;
     let selection = Selection::Members(operation);
     ctx.begin(CollectionTask::new(selection, form, keys, reply.bytes_max()), reply)
@@ -278,7 +295,7 @@ fn reply_operation(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if is_long(ctx, keys)? {
-        return begin_task(ctx, keys, (algebra, ReplyForm::Members), reply);
+        return begin_task(ctx, distinct(keys), (algebra, ReplyForm::Members), reply);
     }
     let begun = reply.mark();
     combine(ctx, keys, |sets| {
@@ -385,7 +402,8 @@ pub(crate) fn sintercard(
     }
     let keys = args.from(2).first(keys);
     if is_long(ctx, keys)? {
-        return begin_task(ctx, keys, (SetOperation::Intersection, ReplyForm::Count(limit)), reply);
+        let what = (SetOperation::Intersection, ReplyForm::Count(limit));
+        return begin_task(ctx, distinct(keys), what, reply);
     }
     let mut count = 0;
     combine(ctx, keys, |sets| {

@@ -71,6 +71,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: WRITE_FAST,
         summary: "Removes and returns one or more random members of a set.",
         complexity: "O(N), N members returned",
+        differs: "At most 65536 members in one call.",
         run: sets::spop,
         ..ROW
     },
@@ -80,7 +81,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: READ,
         summary: "Returns one or more random members of a set.",
         complexity: "O(N), N members requested",
-        differs: "A negative count returns at most 65536 members and 64 MiB.",
+        differs: "Returns at most 65536 members, or all; with a negative count at most 64 MiB.",
         run: sets::srandmember,
         ..ROW
     },
