@@ -1,6 +1,5 @@
 //! Set commands.
 
-use super::arg;
 use super::collection_read::{
     CollectionKey, DIRECT_MAX, NAMES_MAX, SETS_MAX, Selection, SetOperation, check_count, members,
 };
@@ -8,6 +7,7 @@ use super::collection_store::{StoreAction, StoreCommand};
 use super::collection_task::{CollectionTask, ReplyForm};
 use super::random::{RandomCount, below, bounded, sample_to_remove};
 use super::scan_options::{self, ScanKind, ScanOptions};
+use super::{arg, check_key_count};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::number::integer;
 use crate::parse::Args;
@@ -260,6 +260,7 @@ fn distinct(keys: Args<'_>) -> impl Iterator<Item = &[u8]> {
 
 /// Whether the sets of an operation are so large that it runs in slices.
 fn is_long(ctx: &CommandContext<'_>, keys: Args<'_>) -> Result<bool, ErrorReply> {
+    check_key_count(keys.iter())?;
     if ctx.txn.is_some() || keys.len() > NAMES_MAX {
         return Ok(false);
     }
@@ -344,6 +345,7 @@ fn store_operation(
     operation: SetOperation,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
+    check_key_count(args.from(1).iter())?;
     let sources = distinct(args.from(2)).map(<[u8]>::to_vec).collect();
     let (target, action) = (arg(args, 1).to_vec(), StoreAction::Operation(operation));
     StoreCommand { sources, target, action }.begin(ctx, reply)

@@ -1,7 +1,7 @@
 //! String commands.
 
-use super::arg;
 use super::string_edit::{edit, text};
+use super::{arg, check_key_count};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::expiry_options::ExpiryUnit;
 use crate::number::long_double::LongDouble;
@@ -432,6 +432,7 @@ pub(crate) fn mset(
 /// Writes keys with values. Rejects invalid ones before the first namespace is created.
 pub(crate) fn put_all(change: &CommandTxn<'_, '_>, pairs: Args<'_>) -> Result<(), ChangeError> {
     let pairs = || (0..pairs.len()).step_by(2).map(|at| (arg(pairs, at), arg(pairs, at + 1)));
+    check_key_count(pairs().map(|(key, _)| key))?;
     for (key, value) in pairs() {
         validate(key, value.len())?;
     }
@@ -451,6 +452,7 @@ pub(crate) fn msetnx(
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("msetnx"));
     }
+    check_key_count((1..args.len()).step_by(2).map(|at| arg(args, at)))?;
     let is_set = ctx.change(|change| {
         for at in (1..args.len()).step_by(2) {
             if change.read(arg(args, at))?.is_some() {

@@ -11,6 +11,9 @@ const ROW: RespCommand =
 /// Of a large set, a part is copied.
 const ADDED: &str = "O(N), N members given; O(sqrt(M)) bytes are copied for each, M members";
 
+/// The keys of an operation are read at one instant.
+const KEYS: &str = "At most 4096 different keys.";
+
 pub(crate) const COMMANDS: &[RespCommand] = &[
     RespCommand {
         name: "sadd",
@@ -101,6 +104,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns the members that are in all sets.",
         complexity: "O(N*M), N members of the smallest of M sets",
+        differs: KEYS,
         run: sets::sinter,
         ..ROW
     },
@@ -111,6 +115,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns the members that are in any of the sets.",
         complexity: "O(N), N members of all sets",
+        differs: KEYS,
         run: sets::sunion,
         ..ROW
     },
@@ -121,6 +126,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns the members of the first set that are in none of the other sets.",
         complexity: "O(N), N members of all sets",
+        differs: KEYS,
         run: sets::sdiff,
         ..ROW
     },
@@ -131,6 +137,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Stores the members that are in all sets. Returns their number.",
         complexity: "O(N*M), N members of the smallest of M sets",
+        differs: KEYS,
         run: sets::sinterstore,
         ..ROW
     },
@@ -141,6 +148,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Stores the members that are in any of the sets. Returns their number.",
         complexity: "O(N), N members of all sets",
+        differs: KEYS,
         run: sets::sunionstore,
         ..ROW
     },
@@ -152,6 +160,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Stores the members of the first set that are in none of the other sets. Returns \
                   their number.",
         complexity: "O(N), N members of all sets",
+        differs: KEYS,
         run: sets::sdiffstore,
         ..ROW
     },
@@ -162,6 +171,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::Counted { count: 1, first: 2, step: 1 },
         summary: "Returns the number of members that are in all sets.",
         complexity: "O(N*M), N members of the smallest of M sets",
+        differs: KEYS,
         run: sets::sintercard,
         ..ROW
     },
