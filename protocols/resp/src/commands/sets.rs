@@ -1,7 +1,7 @@
 //! Set commands.
 
 use super::collection_read::{
-    CollectionKey, DIRECT_MAX, NAMES_MAX, SETS_MAX, Selection, SetOperation, check_count, members,
+    CollectionKey, DIRECT_MAX, Selection, SetOperation, check_count, members,
 };
 use super::collection_store::{StoreAction, StoreCommand};
 use super::collection_task::{CollectionTask, ReplyForm};
@@ -261,31 +261,29 @@ fn distinct(keys: Args<'_>) -> impl Iterator<Item = &[u8]> {
 /// Whether the sets of an operation are so large that it runs in slices.
 fn is_long(ctx: &CommandContext<'_>, keys: Args<'_>) -> Result<bool, ErrorReply> {
     check_key_count(keys.iter())?;
-    if ctx.txn.is_some() || keys.len() > NAMES_MAX {
+    if ctx.txn.is_some() {
         return Ok(false);
     }
-    let (mut all, mut sets) = (0, 0);
+    let mut all = 0;
     for key in distinct(keys) {
         let Some(resolved) = ctx.records.resolve(key)? else { continue };
         let found = ctx.session().get(resolved.namespace, resolved.key)?.map(RecordRef);
         all += members(found.as_ref())?.len();
-        sets += usize::from(found.is_some());
     }
-    Ok(all > DIRECT_MAX && sets <= SETS_MAX)
+    Ok(all > DIRECT_MAX)
 }
 
 /// Replies with the result of an operation, on sets read at one instant.
 fn combine(
     ctx: &CommandContext<'_>,
     keys: Args<'_>,
-    mut answer: impl FnMut(&[Members<'_>]),
+    mut answer: impl FnMut(&[Members<'_>]) -> CommandResult,
 ) -> Result<(), ErrorReply> {
     ctx.change(|change| {
         let found = distinct(keys).map(|key| change.read(key)).collect::<Result<Vec<_>, _>>()?;
         let sets =
             found.iter().map(|found| members(found.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        answer(&sets);
-        Ok(())
+        Ok(answer(&sets)?)
     })
 }
 
@@ -298,16 +296,18 @@ fn reply_operation(
     if is_long(ctx, keys)? {
         return begin_task(ctx, distinct(keys), (algebra, ReplyForm::Members), reply);
     }
+    let ctx = &*ctx;
     let begun = reply.mark();
     combine(ctx, keys, |sets| {
         reply.rewind(begun);
         let mut count = 0;
-        algebra.each(sets, |member| {
+        algebra.each(sets, &|| ctx.check_deadline(), |member| {
             reply.bulk(member);
             count += 1;
             true
-        });
+        })?;
         reply.close_set(begun, count);
+        Ok(())
     })
 }
 
@@ -407,13 +407,14 @@ pub(crate) fn sintercard(
         let what = (SetOperation::Intersection, ReplyForm::Count(limit));
         return begin_task(ctx, distinct(keys), what, reply);
     }
+    let ctx = &*ctx;
     let mut count = 0;
     combine(ctx, keys, |sets| {
         count = 0;
-        SetOperation::Intersection.each(sets, |_| {
+        SetOperation::Intersection.each(sets, &|| ctx.check_deadline(), |_| {
             count += 1;
             count < limit
-        });
+        })
     })?;
     reply.count(count);
     Ok(())
@@ -445,4 +446,62 @@ pub(crate) fn sscan(
         page.len()
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command_context::DeadlineTxn;
+    use crate::core_context::test_core::TestCore;
+    use crate::parse::OwnedArgs;
+    use crate::reply::RespVersion;
+    use crate::table::TABLE;
+    use nearstate_node::clock::Clock;
+    use nearstate_store::since_boot;
+    use std::time::Duration;
+
+    #[test]
+    fn an_operation_in_exec_ends_at_the_deadline() {
+        let test = TestCore::new(&Clock::new_virtual());
+        let (records, mut connection) = (&test.core.records, test.connection());
+        let session = records.session();
+        let numbers: Vec<[u8; 4]> = (0..6000_u32).map(u32::to_le_bytes).collect();
+        for key in [&b"{n},a"[..], b"{n},b"] {
+            let resolved = records.resolve_or_create(key, 1).unwrap();
+            for some in numbers.chunks(1000) {
+                let some: Vec<&[u8]> = some.iter().map(|number| &number[..]).collect();
+                session
+                    .transact(|txn| txn.add_members(resolved.namespace, resolved.key, &some))
+                    .unwrap();
+            }
+        }
+        for (deadline, is_late) in
+            [(since_boot() + Duration::MAX / 2, false), (Duration::ZERO, true)]
+        {
+            let txn = session.begin().unwrap();
+            let exec = DeadlineTxn { txn: &txn, deadline };
+            for request in [
+                &["SUNION", "{n},a", "{n},b"][..],
+                &["SINTER", "{n},a", "{n},b"],
+                &["SDIFF", "{n},a", "{n},b"],
+                &["SINTERCARD", "2", "{n},a", "{n},b"],
+                &["SUNIONSTORE", "{n},c", "{n},a", "{n},b"],
+            ] {
+                let args = OwnedArgs::from_iter(request.iter().map(|word| word.as_bytes()));
+                let mut ctx = CommandContext {
+                    table: &TABLE,
+                    server: &test.server,
+                    records,
+                    connection: &mut connection,
+                    txn: Some(&exec),
+                };
+                let command = TABLE.lookup(args.args()).unwrap();
+                let mut out = Vec::new();
+                let mut reply = ReplyWriter::new(&mut out, RespVersion::Resp2);
+                let done = (command.run)(&mut ctx, args.args(), &mut reply);
+                let late = done.is_err_and(|error| error.text().contains("time limit of EXEC"));
+                assert_eq!(late, is_late, "{request:?}");
+            }
+        }
+    }
 }

@@ -62,7 +62,8 @@ hash have any number of members and fields. Replies
 with more than 5000 of them are collected in slices between which other clients are served. So are
 the elements that `COPY`, `RENAME`, `DUMP`, `RESTORE` and `SUNIONSTORE` process, which are those of
 one instant; what is written becomes visible in one step. Between `MULTI` and `EXEC` there are no
-slices. Errors that repeat a part of the request replace invalid UTF-8 with U+FFFD.
+slices; an operation on sets ends at `resp.exec_max` there. Errors that repeat a part of the request
+replace invalid UTF-8 with U+FFFD.
 
 Tested clients, each with SIGKILLs of the node (`cargo xtask soak clients`): `ricsdl`, redis-py,
 go-redis, ioredis, node-redis, Jedis, Lettuce, redis-rs, the requests of sdlgo with go-redis v8, and

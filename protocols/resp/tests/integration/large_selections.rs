@@ -79,3 +79,53 @@ fn a_random_selection_of_too_many_elements_is_refused() {
     assert_eq!(client.ask("SCARD s"), ":2|");
     assert!(client.ask("SPOP s 9223372036854775807").starts_with("*2|"));
 }
+
+/// The members of a bulk reply.
+fn members(reply: &[u8]) -> std::collections::BTreeSet<usize> {
+    let text = String::from_utf8(reply.to_vec()).unwrap();
+    let lines: Vec<&str> = text.split("\r\n").filter(|line| !line.is_empty()).collect();
+    let members = lines.iter().skip(2).step_by(2);
+    let all: std::collections::BTreeSet<usize> =
+        members.clone().map(|member| member.parse().unwrap()).collect();
+    assert_eq!(lines.first(), Some(&&*format!("*{}", all.len())));
+    assert_eq!(members.count(), all.len(), "a member is returned twice");
+    all
+}
+
+#[test]
+fn an_operation_on_many_sets_is_answered_in_slices() {
+    let node = node();
+    let (mut client, mut other) = (node.client(), node.client());
+    // Each has half of the next one.
+    let keys: Vec<String> = (0..65).map(|number| format!("s{number}")).collect();
+    for (number, key) in keys.iter().enumerate() {
+        fill(&mut client, "SADD", key, 500 * number..500 * number + 1000);
+        assert_eq!(client.ask(&format!("SADD {key} 99999")), ":1|");
+    }
+    let keys = keys.join(" ");
+    let union: std::collections::BTreeSet<usize> = (0..33_000).chain([99_999]).collect();
+    for (request, slices_min, expected) in [
+        ("SUNION", 100, union.clone()),
+        ("SINTER", 3, [99_999].into()),
+        ("SDIFF", 3, (0..500).collect()),
+    ] {
+        let request = format!("{request} {keys}");
+        for writes in [0, 1, 1_000_000] {
+            let (reply, slices) = sliced(&mut client, &words(&request), |slice| {
+                if slice < writes {
+                    // Both or none.
+                    assert_eq!(other.ask("SADD s64 100000"), ":1|");
+                    assert_eq!(other.ask("SREM s64 100000"), ":1|");
+                }
+            });
+            assert!(slices >= slices_min || writes > 1, "{slices} slices");
+            assert_eq!(members(&reply), expected, "{request:.10}");
+        }
+    }
+    let (reply, slices) = sliced(&mut client, &words(&format!("SUNIONSTORE out {keys}")), |_| {});
+    assert_eq!(String::from_utf8_lossy(&reply), ":33001\r\n");
+    assert!(slices > 100, "{slices} slices");
+    let out = client.send(&crate::fixture::request(&[b"SMEMBERS", b"out"]));
+    assert_eq!(members(&out), union);
+    assert_eq!(client.ask(&format!("SINTERCARD 65 {keys}")), ":1|");
+}
