@@ -139,7 +139,7 @@ mod tests {
         let mut wait = ReplicaWait::new(Receipt::NONE, begun);
         let (mut now, mut looks) = (begun, 0);
         while now < begun + Duration::from_secs(60) {
-            let waited = now - begun;
+            let waited = now.saturating_sub(begun);
             let pause = wait.next_pause(now, None);
             assert!(pause <= PAUSE_SHORT_MAX.max(waited / PAUSE_SHARE), "{pause:?} at {waited:?}");
             now += pause;

@@ -91,7 +91,9 @@ pub(crate) fn set(
     if let Some(events) = events {
         return set_events(ctx, events, changes, reply);
     }
-    changes.into_iter().for_each(|change| apply(ctx.server, change));
+    for change in changes {
+        apply(ctx.server, change);
+    }
     reply.ok();
     Ok(())
 }
@@ -249,7 +251,9 @@ fn set_events(
     let before = keyspace.events();
     keyspace.set_events(events);
     if !events.is_any() {
-        changes.into_iter().for_each(|change| apply(ctx.server, change));
+        for change in changes {
+            apply(ctx.server, change);
+        }
         reply.ok();
         return Ok(());
     }

@@ -487,7 +487,7 @@ mod tests {
                 &["SINTERCARD", "2", "{n},a", "{n},b"],
                 &["SUNIONSTORE", "{n},c", "{n},a", "{n},b"],
             ] {
-                let args = OwnedArgs::from_iter(request.iter().map(|word| word.as_bytes()));
+                let args: OwnedArgs = request.iter().map(|word| word.as_bytes()).collect();
                 let mut ctx = CommandContext {
                     table: &TABLE,
                     server: &test.server,
