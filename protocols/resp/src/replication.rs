@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use nearstate_store::{FollowState, Receipt};
 
-/// The pauses of a client that waits for a follower. The first one is as long as a round trip on one
-/// host. They double up to the second one, and are then a quarter of the time that it has waited:
-/// its reply is late by that at most.
+/// The pauses of a client that waits for a follower. The first one is as long as a round trip on
+/// one host. They double up to the second one, and are then a quarter of the time that it has
+/// waited: its reply is late by that at most.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_SHORT_MAX: Duration = Duration::from_millis(1);
 const PAUSE_SHARE: u32 = 4;

@@ -66,8 +66,8 @@ impl<'o> ReplyWriter<'o> {
         self.has_room(bytes);
     }
 
-    /// The error of a reply that is too long. A command that changes something calls this before the
-    /// commit: what it removes would otherwise be lost with the reply.
+    /// The error of a reply that is too long. A command that changes something calls this before
+    /// the commit: what it removes would otherwise be lost with the reply.
     ///
     /// # Errors
     /// Output was omitted.
