@@ -419,9 +419,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
     }
 
     fn check_output_limit(&mut self) {
-        if self.output.bytes.len() > self.endpoint.core().limits().output_bytes_max {
-            self.output.is_over_limit = true;
-        }
+        self.output.check_limit(self.endpoint.core().limits().output_bytes_max);
     }
 
     /// The client exceeded a limit: replies with the protocol's error and closes.

@@ -133,10 +133,19 @@ impl OutputBuffer {
         self.sent = 0;
     }
 
-    /// Removes the sent bytes from memory.
+    /// Removes the sent bytes from memory once they are at least half of the buffer. Each sent byte
+    /// pays for the move of one other: a client that reads a long reply slowly would otherwise have
+    /// all of it moved at each write.
     pub(super) fn compact(&mut self) {
-        self.bytes.drain(..self.sent);
-        self.sent = 0;
+        if self.sent >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
+    /// Marks the buffer if the bytes that are not sent exceed a limit.
+    pub(super) fn check_limit(&mut self, bytes_max: usize) {
+        self.is_over_limit |= self.unsent().len() > bytes_max;
     }
 
     /// Drops all unsent replies and frees their memory.
@@ -159,5 +168,39 @@ impl OutputBuffer {
 fn shrink(buffer: &mut Vec<u8>) {
     if buffer.capacity() > READ_BYTES && buffer.capacity() / 4 > buffer.len() {
         buffer.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reply_that_is_read_slowly_is_moved_at_most_twice() {
+        const BYTES: usize = 1 << 20;
+        let mut output = OutputBuffer { bytes: vec![1; BYTES], ..OutputBuffer::default() };
+        let mut moved = 0;
+        while !output.unsent().is_empty() {
+            output.advance(output.unsent().len().min(1000));
+            let before = output.bytes.len();
+            output.compact();
+            moved += if output.bytes.len() < before { output.bytes.len() } else { 0 };
+            let (held, unsent) = (output.bytes.len(), output.unsent().len());
+            assert!(held <= 2 * unsent + 1, "{held} bytes are held, {unsent} are not sent");
+        }
+        assert!(moved <= 2 * BYTES, "{moved} bytes were moved");
+    }
+
+    #[test]
+    fn sent_bytes_do_not_count_for_the_limit() {
+        let mut output = OutputBuffer { bytes: vec![1; 1000], ..OutputBuffer::default() };
+        output.advance(400);
+        output.compact();
+        output.bytes.extend_from_slice(&[1; 400]);
+        output.check_limit(1000);
+        assert!(!output.is_over_limit, "1,000 bytes are not sent");
+        output.bytes.push(1);
+        output.check_limit(1000);
+        assert!(output.is_over_limit);
     }
 }

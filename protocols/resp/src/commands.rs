@@ -38,12 +38,30 @@ mod random;
 use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::reply::ReplyWriter;
-use crate::reply::error_reply::ErrorReply;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
+use std::collections::BTreeSet;
 
 /// An argument of a command. The arity guarantees it; an optional one that is absent is empty, as
 /// the message of a `PING` of a subscriber.
 fn arg(args: Args<'_>, index: usize) -> &[u8] {
     args.get(index).unwrap_or_default()
+}
+
+/// Rejects a request that accesses more different keys at one instant than a transaction has
+/// records.
+fn check_key_count<'k>(keys: impl Iterator<Item = &'k [u8]> + Clone) -> CommandResult {
+    if keys.clone().nth(TRANSACTION_RECORDS_MAX).is_none() {
+        return Ok(());
+    }
+    let count = keys.collect::<BTreeSet<_>>().len();
+    if count <= TRANSACTION_RECORDS_MAX {
+        return Ok(());
+    }
+    Err(ErrorReply::new(format!(
+        "ERR {count} keys exceed the limit of one request, {TRANSACTION_RECORDS_MAX}: send \
+         several requests"
+    )))
 }
 
 /// The function of a command that has only subcommands. The lookup rejects a request with an

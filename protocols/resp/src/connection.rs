@@ -278,6 +278,8 @@ impl ConnectionHandler for RespConnection {
 
 impl Drop for RespConnection {
     fn drop(&mut self) {
+        // Others may hold the mailbox: nothing is queued in it any more.
+        self.connection.mailbox.close();
         pubsub::unsubscribe_all(&self.core.server, &mut self.connection);
         self.core.server.monitors.remove(self.connection.id);
         self.connection.stop_tracking(&self.core.server);
@@ -312,19 +314,20 @@ fn answer_owed(
     Some(OwedReply { from, to: output.len(), receipt, has_changed, is_begun: false })
 }
 
-/// The error for a reply that is too long. By then a change of records, or of the connection's
-/// subscriptions or user, is made. A sliced task with a long reply changes nothing.
+/// The error for a reply that is too long. By then a change of the connection's subscriptions or
+/// user is made. A command that changes records and returns some of them checks its reply before
+/// the commit. A sliced task with a long reply changes nothing.
 fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
     let may_change = command.is_some_and(|command| {
         let flags = command.flags;
         flags.has(CommandFlags::WRITE)
             || flags.has(CommandFlags::NOSCRIPT) && !flags.has(CommandFlags::ADMIN)
     });
-    let changed = if may_change { "; the changes of the request were made" } else { "" };
-    ErrorReply::new(format!(
-        "ERR reply exceeds {max} bytes: request less at once or raise \
-         limits.output_bytes_max{changed}"
-    ))
+    let error = ErrorReply::too_long(max);
+    if may_change {
+        return ErrorReply::new(format!("{error}; the changes of the request were made"));
+    }
+    error
 }
 
 /// The command of a request, if this client may execute it now.

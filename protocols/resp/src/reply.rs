@@ -2,6 +2,7 @@
 
 pub mod error_reply;
 
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use std::fmt::Write as _;
 
 /// Protocol version.
@@ -63,6 +64,15 @@ impl<'o> ReplyWriter<'o> {
     /// Marks the reply as too long if `bytes` more bytes, collected elsewhere, exceed the limit.
     pub fn check_room_for(&mut self, bytes: usize) {
         self.has_room(bytes);
+    }
+
+    /// The error of a reply that is too long. A command that changes something calls this before
+    /// the commit: what it removes would otherwise be lost with the reply.
+    ///
+    /// # Errors
+    /// Output was omitted.
+    pub fn check_complete(&self) -> CommandResult {
+        if self.is_over { Err(ErrorReply::too_long(self.until)) } else { Ok(()) }
     }
 
     #[inline]

@@ -62,6 +62,17 @@ struct OwnRequests {
     held: Vec<(OwnChange, Vec<u8>)>,
 }
 
+/// Which connection receives the invalidations of a client.
+#[derive(Clone, Debug)]
+pub enum InvalidationReceiver {
+    /// Its own one.
+    Own,
+    /// Another one (`REDIRECT`), by its id.
+    Other(u64, Arc<Mailbox>),
+    /// The other one is closed: none does.
+    Broken,
+}
+
 /// A client that tracks.
 #[derive(Clone, Debug)]
 pub struct TrackingClient {
@@ -69,8 +80,8 @@ pub struct TrackingClient {
     pub user: Option<Arc<User>>,
     /// Its own messages.
     pub mailbox: Arc<Mailbox>,
-    /// The connection that receives its invalidations, if it is another one.
-    pub redirect: Option<(u64, Arc<Mailbox>)>,
+    /// Which connection receives its invalidations.
+    pub receiver: InvalidationReceiver,
     /// Prefixes in broadcasting mode; empty in default mode.
     pub prefixes: BTreeSet<Vec<u8>>,
     /// It is not told about its own changes.
@@ -78,8 +89,14 @@ pub struct TrackingClient {
 }
 
 impl TrackingClient {
-    fn receiver(&self) -> &Mailbox {
-        self.redirect.as_ref().map_or(&self.mailbox, |(_, mailbox)| mailbox)
+    /// Queues an invalidation, if a connection receives it.
+    fn put(&self, message: &Arc<Message>) {
+        let mailbox = match &self.receiver {
+            InvalidationReceiver::Own => &self.mailbox,
+            InvalidationReceiver::Other(_, mailbox) => mailbox,
+            InvalidationReceiver::Broken => return,
+        };
+        mailbox.put(Delivery { message: Arc::clone(message), pattern: None });
     }
 }
 
@@ -136,13 +153,15 @@ impl Tracking {
         true
     }
 
-    /// A connection is closed: the clients that redirect to it are told.
+    /// A connection is closed: the clients that redirect to it are told, and receive nothing more.
     pub fn close_redirections(&self, target: u64, budget: &Arc<MessageBudget>) {
-        let state = self.lock();
-        let is_redirecting = |client: &&TrackingClient| {
-            client.redirect.as_ref().is_some_and(|(id, _)| *id == target)
+        let mut state = self.lock();
+        let is_redirecting = |client: &&mut TrackingClient| match &client.receiver {
+            InvalidationReceiver::Other(id, _) => *id == target,
+            InvalidationReceiver::Own | InvalidationReceiver::Broken => false,
         };
-        for client in state.clients.values().filter(is_redirecting) {
+        for client in state.clients.values_mut().filter(is_redirecting) {
+            client.receiver = InvalidationReceiver::Broken;
             let payload = target.to_string();
             let kind = MessageKind::RedirectBroken;
             let message = Arc::new(Message::of_kind(budget, kind, payload.as_bytes()));
@@ -231,7 +250,7 @@ impl Tracking {
         ids.extend(state.prefixes.values().flatten());
         let message = Arc::new(Message::of_kind(budget, MessageKind::InvalidateAll, b""));
         for client in ids.iter().filter_map(|id| state.clients.get(id)) {
-            client.receiver().put(Delivery { message: Arc::clone(&message), pattern: None });
+            client.put(&message);
         }
     }
 
@@ -297,7 +316,7 @@ impl TrackingState {
         let message = Arc::new(Message::of_kind(budget, MessageKind::Invalidate, key));
         for client in ids.iter().filter_map(|id| self.clients.get(id)) {
             if client.user.as_ref().is_some_and(|user| user.may_touch(key)) {
-                client.receiver().put(Delivery { message: Arc::clone(&message), pattern: None });
+                client.put(&message);
             }
         }
     }
@@ -320,7 +339,7 @@ mod tests {
         TrackingClient {
             user: users.initial_user().cloned(),
             mailbox,
-            redirect: None,
+            receiver: InvalidationReceiver::Own,
             prefixes,
             is_no_loop: false,
         }

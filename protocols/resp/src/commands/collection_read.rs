@@ -11,15 +11,23 @@ use std::collections::BTreeSet;
 /// Up to this many elements are processed at once, which takes less than a millisecond.
 pub(super) const DIRECT_MAX: usize = 5_000;
 
-/// With more sets than this, each slice would spend most of its time on searching members in them.
-/// Keys without a set do not count.
-pub(super) const SETS_MAX: usize = 64;
+/// With more sets than this, searching a member in all of them takes longer than copying it. Keys
+/// without a set do not count. The slices of an intersection or difference have fewer elements
+/// then, and a union keeps the members that it has returned.
+const SETS_MAX: usize = 64;
 
-/// With more names than this, each slice would spend most of its time on finding their records.
-pub(super) const NAMES_MAX: usize = 1024;
+/// Memory of a member that a union keeps, besides its bytes.
+const SEEN_BYTES: usize = 48;
+
+/// Members that are visited, or searched in a set, between two checks of a deadline.
+const VISITS_PER_CHECK: usize = 4096;
 
 /// Elements of a slice, which takes 20 to 50 us.
-const SLICE_ELEMENTS: u64 = 256;
+const SLICE_ELEMENTS: usize = 256;
+
+/// Bytes of the elements after which a slice ends: copying them takes about as long as reading
+/// [`SLICE_ELEMENTS`] small ones.
+pub(super) const SLICE_BYTES: usize = 128 << 10;
 
 /// Repetitions in slices.
 const RESTARTS_MAX: u32 = 3;
@@ -66,22 +74,48 @@ pub(super) enum SetOperation {
 impl SetOperation {
     /// Calls `each` with every member of the result in ascending order until it returns false. The
     /// sets are in the order of the request; missing ones are empty.
-    pub(super) fn each<'m>(self, sets: &[Members<'m>], each: impl FnMut(&'m [u8]) -> bool) {
-        let Some(first) = sets.first() else { return };
-        match self {
+    ///
+    /// # Errors
+    /// That of `check`, which is called after some thousand members.
+    pub(super) fn each<'m>(
+        self,
+        sets: &[Members<'m>],
+        check: &dyn Fn() -> CommandResult,
+        mut each: impl FnMut(&'m [u8]) -> bool,
+    ) -> CommandResult {
+        let mut visits = 0;
+        let mut visit = |count: usize| {
+            visits += count;
+            if visits < VISITS_PER_CHECK {
+                return Ok(());
+            }
+            visits = 0;
+            check()
+        };
+        let Some(first) = sets.first() else { return Ok(()) };
+        let (place, driver) = match self {
             Self::Intersection => {
                 let smallest = sets.iter().enumerate().min_by_key(|(_, set)| set.len());
-                let (place, smallest) = smallest.unwrap_or((0, first));
-                smallest.clone().filter(|member| self.has(sets, place, member)).all(each);
+                smallest.unwrap_or((0, first))
             }
-            Self::Difference => {
-                first.clone().filter(|member| self.has(sets, 0, member)).all(each);
-            }
+            Self::Difference => (0, first),
             Self::Union => {
-                let all: BTreeSet<&[u8]> = sets.iter().cloned().flatten().collect();
+                let mut all: BTreeSet<&[u8]> = BTreeSet::new();
+                for member in sets.iter().cloned().flatten() {
+                    visit(1)?;
+                    all.insert(member);
+                }
                 all.into_iter().all(each);
+                return Ok(());
+            }
+        };
+        for member in driver.clone() {
+            visit(sets.len())?;
+            if self.has(sets, place, member) && !each(member) {
+                break;
             }
         }
+        Ok(())
     }
 
     /// Whether a member of the set at a place is returned for this set.
@@ -128,6 +162,9 @@ pub(super) trait ElementSink {
 
     /// A member of the result, with an empty value, or a field. False: no more elements are needed.
     fn push(&mut self, name: &[u8], value: &[u8]) -> Result<bool, ErrorReply>;
+
+    /// Bytes that are collected since the read began.
+    fn bytes(&self) -> usize;
 }
 
 /// Progress of a read.
@@ -151,17 +188,81 @@ pub(super) struct CollectionRead {
     set: usize,
     cursor: u64,
     read: usize,
+    seen: SeenMembers,
+}
+
+/// The members that a union of many sets has returned. There are no more than its result may have.
+#[derive(Debug, Default)]
+struct SeenMembers {
+    members: BTreeSet<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl SeenMembers {
+    /// True if the member is new.
+    fn insert(&mut self, member: &[u8]) -> bool {
+        if self.members.contains(member) {
+            return false;
+        }
+        self.bytes += member.len() + SEEN_BYTES;
+        self.members.insert(member.into())
+    }
+}
+
+/// The collections of a slice.
+enum Sources<'f> {
+    Fields(Fields<'f>),
+    /// Those that count.
+    Sets(SetOperation, Vec<Members<'f>>),
+}
+
+impl<'f> Sources<'f> {
+    fn new(selection: Selection, found: &'f [Option<RecordRef<'_>>]) -> Result<Self, ErrorReply> {
+        let Selection::Members(operation) = selection else {
+            return Ok(Self::Fields(fields(found.first().and_then(Option::as_ref))?));
+        };
+        // Keys without a set change nothing, except the first one of a difference, and each of an
+        // intersection.
+        let counts = |place: usize, found: &Option<RecordRef<'_>>| match operation {
+            SetOperation::Intersection => true,
+            SetOperation::Difference => place == 0 || found.is_some(),
+            SetOperation::Union => found.is_some(),
+        };
+        let sets = found.iter().enumerate().filter(|(place, found)| counts(*place, found));
+        let sets = sets.map(|(_, found)| members(found.as_ref()));
+        Ok(Self::Sets(operation, sets.collect::<Result<Vec<_>, ErrorReply>>()?))
+    }
+
+    /// True if members are kept instead of searched in the sets before.
+    const fn is_union_of_many(operation: SetOperation, sets: &[Members<'_>]) -> bool {
+        matches!(operation, SetOperation::Union) && sets.len() > SETS_MAX
+    }
+
+    /// The elements of a slice. Finding the records takes longer than reading some hundred members
+    /// if they are thousands, and so do searches.
+    fn slice_elements(&self) -> usize {
+        match self {
+            Self::Sets(operation, sets) if sets.len() > SETS_MAX => match operation {
+                SetOperation::Union => SLICE_ELEMENTS.max(sets.len()),
+                SetOperation::Intersection | SetOperation::Difference => {
+                    (SLICE_ELEMENTS * SETS_MAX / sets.len()).max(1)
+                }
+            },
+            Self::Fields(_) | Self::Sets(..) => SLICE_ELEMENTS,
+        }
+    }
 }
 
 impl CollectionRead {
     pub(super) fn new(selection: Selection, keys: Vec<CollectionKey>) -> Self {
         let (versions, restarts, set, cursor, read) = (Vec::new(), 0, 0, 0, 0);
-        Self { selection, keys, versions, restarts, set, cursor, read }
+        let seen = SeenMembers::default();
+        Self { selection, keys, versions, restarts, set, cursor, read, seen }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
         let keys = self.keys.iter().map(|key| key.key.len() + size_of::<CollectionKey>());
-        keys.sum()
+        keys.sum::<usize>() + self.seen.bytes
     }
 
     /// True if the collections change so often that they are read in one piece.
@@ -173,6 +274,7 @@ impl CollectionRead {
     pub(super) fn restart(&mut self) {
         (self.set, self.cursor, self.read) = (0, 0, 0);
         self.versions = Vec::new();
+        self.seen = SeenMembers::default();
         self.restarts += 1;
     }
 
@@ -208,46 +310,60 @@ impl CollectionRead {
             self.versions = versions(&found);
             sink.begin(records, &found)?;
         }
-        let budget = if self.is_whole() { u64::MAX } else { SLICE_ELEMENTS };
-        let mut is_done = self.walk(&found, budget, sink)?;
-        while self.is_whole() && !is_done {
-            is_done = self.walk(&found, budget, sink)?;
+        while !self.slice(&found, sink)? {
+            if !self.is_whole() {
+                return Ok(ReadProgress::More);
+            }
         }
-        Ok(if is_done { ReadProgress::Done } else { ReadProgress::More })
+        Ok(ReadProgress::Done)
     }
 
-    /// Reads up to `budget` elements. True after the last one.
-    fn walk(
+    /// Reads about [`SLICE_ELEMENTS`] elements, or [`SLICE_BYTES`] of them. Its steps are twice as
+    /// long as what is read before, so that the last one exceeds the bytes by a factor and not by
+    /// a slice of large elements. True after the last element.
+    fn slice(
         &mut self,
         found: &[Option<RecordRef<'_>>],
-        budget: u64,
         sink: &mut impl ElementSink,
     ) -> Result<bool, ErrorReply> {
+        let sources = Sources::new(self.selection, found)?;
+        let elements_max = sources.slice_elements();
+        let (mut elements, begun) = (0, sink.bytes());
+        while elements < elements_max && sink.bytes() - begun < SLICE_BYTES {
+            let (read, is_end) = self.walk(&sources, elements.max(1), sink)?;
+            if is_end {
+                return Ok(true);
+            }
+            elements += read;
+        }
+        Ok(false)
+    }
+
+    /// Reads up to `budget` elements. Returns how many, and true after the last one.
+    fn walk(
+        &mut self,
+        sources: &Sources<'_>,
+        budget: usize,
+        sink: &mut impl ElementSink,
+    ) -> Result<(usize, bool), ErrorReply> {
+        let budget = budget as u64;
         let (mut pushed, mut read) = (Ok(true), 0);
         let mut push = |name: &[u8], value: &[u8]| {
             if matches!(pushed, Ok(true)) {
                 pushed = sink.push(name, value);
             }
         };
-        let Selection::Members(operation) = self.selection else {
-            let fields = fields(found.first().and_then(Option::as_ref))?;
-            self.cursor = fields.scan_from(self.cursor, budget, |name, value| {
-                read += 1;
-                push(name, value);
-            });
-            let needs_more = pushed?;
-            return self.end_of_set(read, fields.len()).map(|is_end| is_end || !needs_more);
+        let (operation, sets) = match sources {
+            Sources::Sets(operation, sets) => (*operation, sets),
+            Sources::Fields(fields) => {
+                self.cursor = fields.scan_from(self.cursor, budget, |name, value| {
+                    read += 1;
+                    push(name, value);
+                });
+                let needs_more = pushed?;
+                return Ok((read, self.end_of_set(read, fields.len())? || !needs_more));
+            }
         };
-        // Keys without a set change nothing, except the first one of a difference, and each of an
-        // intersection.
-        let counts = |place: usize, found: &Option<RecordRef<'_>>| match operation {
-            SetOperation::Intersection => true,
-            SetOperation::Difference => place == 0 || found.is_some(),
-            SetOperation::Union => found.is_some(),
-        };
-        let sets = found.iter().enumerate().filter(|(place, found)| counts(*place, found));
-        let sets = sets.map(|(_, found)| members(found.as_ref()));
-        let sets = sets.collect::<Result<Vec<Members<'_>>, ErrorReply>>()?;
         let (driver, is_last) = match operation {
             SetOperation::Intersection => {
                 let smallest = sets.iter().enumerate().min_by_key(|(_, set)| set.len());
@@ -256,15 +372,18 @@ impl CollectionRead {
             SetOperation::Difference => (0, true),
             SetOperation::Union => (self.set, self.set + 1 >= sets.len()),
         };
-        let Some(set) = sets.get(driver) else { return Ok(true) };
+        let Some(set) = sets.get(driver) else { return Ok((0, true)) };
+        let (is_kept, seen) = (Sources::is_union_of_many(operation, sets), &mut self.seen);
         self.cursor = set.scan_from(self.cursor, budget, |member| {
             read += 1;
-            if operation.has(&sets, driver, member) {
+            let is_result =
+                if is_kept { seen.insert(member) } else { operation.has(sets, driver, member) };
+            if is_result {
                 push(member, b"");
             }
         });
         let needs_more = pushed?;
-        Ok(self.end_of_set(read, set.len())? && is_last || !needs_more)
+        Ok((read, self.end_of_set(read, set.len())? && is_last || !needs_more))
     }
 
     /// True after the last element of a set or hash, which counts this many.

@@ -3,8 +3,8 @@
 //! records that were read are unchanged, and writes the result.
 
 use super::collection_read::{
-    CollectionKey, CollectionRead, DIRECT_MAX, ElementSink, NAMES_MAX, ReadProgress, SETS_MAX,
-    Selection, SetOperation, members,
+    CollectionKey, CollectionRead, DIRECT_MAX, ElementSink, ReadProgress, Selection, SetOperation,
+    members,
 };
 use crate::command_context::{CommandContext, CommandTxn, change_alone};
 use crate::dump_payload::{DumpError, read_elements};
@@ -86,22 +86,22 @@ impl StoreCommand {
             let task = StoreTask::new(ctx.records, self, form)?;
             return ctx.begin(task, reply);
         }
-        let stored = ctx.change(|change| self.run(change, None))?;
+        let ctx = &*ctx;
+        let stored = ctx.change(|change| self.run(change, None, &|| ctx.check_deadline()))?;
         self.action.write_reply(stored.unwrap_or_default(), reply);
         Ok(())
     }
 
     /// The form of the sources, if they are so large that the command runs in slices.
     fn long_form(&self, ctx: &CommandContext<'_>) -> Result<Option<Form>, ErrorReply> {
-        if ctx.txn.is_some() || self.sources.len() > NAMES_MAX {
+        if ctx.txn.is_some() {
             return Ok(None);
         }
-        let (mut all, mut sets, mut form) = (0, 0, None);
+        let (mut all, mut form) = (0, None);
         for key in &self.sources {
             let Some(resolved) = ctx.records.resolve(key)? else { continue };
             let found = ctx.session().get(resolved.namespace, resolved.key)?.map(RecordRef);
             let Some(found) = found else { continue };
-            sets += 1;
             form = Some(found.record_type());
             all += match (self.action, found.record_type()) {
                 (StoreAction::Operation(_), Form::Value | Form::Blocks) => return Ok(None),
@@ -109,7 +109,7 @@ impl StoreCommand {
                 (_, Form::Set | Form::Blocks) => found.elements()?,
             };
         }
-        Ok(form.filter(|_| all > DIRECT_MAX && sets <= SETS_MAX))
+        Ok(form.filter(|_| all > DIRECT_MAX))
     }
 
     /// Runs the command in a transaction. Returns what is stored: the number of members, or 1, or 0
@@ -117,11 +117,12 @@ impl StoreCommand {
     /// undone.
     ///
     /// `built` is the result, if it was built from the records of these versions; `None` is
-    /// returned if they have changed.
+    /// returned if they have changed. `check` may end an operation on sets.
     pub(super) fn run(
         &self,
         change: &CommandTxn<'_, '_>,
         built: Option<(&CollectionRead, &CollectionBuilder)>,
+        check: &dyn Fn() -> CommandResult,
     ) -> Result<Option<usize>, ChangeError> {
         let found = self.sources.iter().map(|key| change.read(key));
         let found = found.collect::<Result<Vec<_>, ChangeError>>()?;
@@ -130,7 +131,13 @@ impl StoreCommand {
         }
         let built = built.map(|(_, built)| built);
         let stored = match self.action {
-            StoreAction::Operation(operation) => self.store(change, operation, &found, built)?,
+            StoreAction::Operation(operation) => {
+                let result = match built {
+                    Some(_) => Vec::new(),
+                    None => result_of(operation, &found, check)?,
+                };
+                self.store(change, &result, built)?
+            }
             StoreAction::Copy { is_replacing } => {
                 let Some(Some(found)) = found.first() else { return Ok(Some(0)) };
                 self.copy(change, found, built, !is_replacing)?
@@ -157,19 +164,9 @@ impl StoreCommand {
     fn store(
         &self,
         change: &CommandTxn<'_, '_>,
-        operation: SetOperation,
-        found: &[Option<RecordRef<'_>>],
+        result: &[&[u8]],
         built: Option<&CollectionBuilder>,
     ) -> Result<usize, ChangeError> {
-        let sets = found.iter().map(|found| members(found.as_ref()));
-        let sets = sets.collect::<Result<Vec<_>, ErrorReply>>()?;
-        let mut result = Vec::new();
-        if built.is_none() {
-            operation.each(&sets, |member| {
-                result.push(member);
-                true
-            });
-        }
         let count = built.map_or(result.len(), CollectionBuilder::len);
         if count == 0 {
             change.delete(&self.target)?;
@@ -183,7 +180,7 @@ impl StoreCommand {
             Some(built) => {
                 change.txn.put_built(target.namespace, target.key, built, kept.metadata(&[]))?;
             }
-            None => put_set(change.txn, target, &result, &kept)?,
+            None => put_set(change.txn, target, result, &kept)?,
         }
         Ok(count)
     }
@@ -215,6 +212,22 @@ impl StoreCommand {
     }
 }
 
+/// The members of the result of an operation on sets.
+fn result_of<'f>(
+    operation: SetOperation,
+    found: &'f [Option<RecordRef<'_>>],
+    check: &dyn Fn() -> CommandResult,
+) -> Result<Vec<&'f [u8]>, ErrorReply> {
+    let sets = found.iter().map(|found| members(found.as_ref()));
+    let sets = sets.collect::<Result<Vec<_>, ErrorReply>>()?;
+    let mut result = Vec::new();
+    operation.each(&sets, check, |member| {
+        result.push(member);
+        true
+    })?;
+    Ok(result)
+}
+
 /// Elements for a collection that is built.
 #[derive(Debug)]
 struct BuilderSink {
@@ -244,6 +257,10 @@ impl ElementSink for BuilderSink {
             built.push(name, value)?;
         }
         Ok(true)
+    }
+
+    fn bytes(&self) -> usize {
+        self.built.as_ref().map_or(0, CollectionBuilder::memory_bytes)
     }
 }
 
@@ -294,7 +311,7 @@ impl StoreTask {
         records: &KeyedRecords,
         reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
-        let stored = change_alone(records, |change| self.command.run(change, None))?;
+        let stored = change_alone(records, |change| self.command.run(change, None, &|| Ok(())))?;
         self.command.action.write_reply(stored.unwrap_or_default(), reply);
         Ok(TaskProgress::Done)
     }
@@ -322,7 +339,8 @@ impl SlicedTask for StoreTask {
             return Ok(TaskProgress::More);
         }
         let (command, read) = (&self.command, &self.read);
-        let stored = change_alone(records, |change| command.run(change, Some((read, built))))?;
+        let built = Some((read, &*built));
+        let stored = change_alone(records, |change| command.run(change, built, &|| Ok(())))?;
         if let Some(stored) = stored {
             command.action.write_reply(stored, reply);
             return Ok(TaskProgress::Done);
@@ -333,7 +351,7 @@ impl SlicedTask for StoreTask {
     }
 
     fn memory_bytes(&self) -> usize {
-        let built = self.sink.built.as_ref().map_or(0, CollectionBuilder::memory_bytes);
+        let built = self.sink.bytes();
         let keys = self.command.sources.iter().map(Vec::len).sum::<usize>();
         built + self.read.memory_bytes() + keys + self.command.target.len()
     }

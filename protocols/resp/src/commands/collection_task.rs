@@ -25,6 +25,8 @@ pub(super) enum ReplyForm {
     Values,
     /// The names and values of a hash.
     Fields,
+    /// The same as an array, with an array for each field if they are nested.
+    Pairs { is_nested: bool },
     /// A payload for `RESTORE`.
     Dump,
 }
@@ -42,6 +44,8 @@ pub(super) struct CollectionTask {
 struct CollectedReply {
     form: ReplyForm,
     found: DeferredArray,
+    /// Limit of the bytes of `found`.
+    bytes_max: usize,
     count: usize,
     /// The payload of `DUMP`, whose bytes move to `found`.
     payload: Option<PayloadWriter>,
@@ -76,10 +80,25 @@ impl ElementSink for CollectedReply {
     }
 
     fn push(&mut self, name: &[u8], value: &[u8]) -> Result<bool, ErrorReply> {
+        let added = match self.form {
+            ReplyForm::Members | ReplyForm::Names => name.len(),
+            ReplyForm::Values => value.len(),
+            ReplyForm::Fields | ReplyForm::Pairs { .. } | ReplyForm::Dump => {
+                name.len() + value.len()
+            }
+            ReplyForm::Count(_) => 0,
+        };
+        // Checked before the copy: a read in one piece would copy everything.
+        if self.found.bytes() + added > self.bytes_max {
+            return Err(ErrorReply::too_long(self.bytes_max));
+        }
         match self.form {
             ReplyForm::Members | ReplyForm::Names => self.found.push(name),
             ReplyForm::Values => self.found.push(value),
-            ReplyForm::Fields => {
+            ReplyForm::Fields | ReplyForm::Pairs { .. } => {
+                if self.form == (ReplyForm::Pairs { is_nested: true }) {
+                    self.found.push_raw(b"*2\r\n");
+                }
                 self.found.push(name);
                 self.found.push(value);
             }
@@ -96,6 +115,10 @@ impl ElementSink for CollectedReply {
         }
         Ok(true)
     }
+
+    fn bytes(&self) -> usize {
+        self.found.bytes()
+    }
 }
 
 impl CollectedReply {
@@ -105,7 +128,10 @@ impl CollectedReply {
         match self.form {
             ReplyForm::Members => reply.set(count),
             ReplyForm::Count(_) => reply.count(self.count),
-            ReplyForm::Names | ReplyForm::Values => reply.array(count),
+            ReplyForm::Names | ReplyForm::Values | ReplyForm::Pairs { is_nested: false } => {
+                reply.array(count);
+            }
+            ReplyForm::Pairs { is_nested: true } => reply.array(count / 2),
             ReplyForm::Fields => reply.map(count / 2),
             // The key was deleted meanwhile.
             ReplyForm::Dump if !self.exists => reply.nil(),
@@ -121,13 +147,20 @@ impl CollectedReply {
 }
 
 impl CollectionTask {
-    pub(super) fn new(selection: Selection, form: ReplyForm, keys: Vec<CollectionKey>) -> Self {
+    /// The reply has at most `bytes_max` bytes.
+    pub(super) fn new(
+        selection: Selection,
+        form: ReplyForm,
+        keys: Vec<CollectionKey>,
+        bytes_max: usize,
+    ) -> Self {
         let (found, payload) = (DeferredArray::default(), None);
         Self {
             read: CollectionRead::new(selection, keys),
             out: CollectedReply {
                 form,
                 found,
+                bytes_max,
                 count: 0,
                 payload,
                 record_form: None,
@@ -163,5 +196,81 @@ impl SlicedTask for CollectionTask {
 
     fn collected(&self) -> usize {
         self.out.found.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::collection_read::SLICE_BYTES;
+    use crate::core_context::test_core::TestCore;
+    use crate::reply::RespVersion;
+    use nearstate_node::clock::Clock;
+
+    const KEY: &[u8] = b"{n},hash";
+
+    /// A core with a hash of so many fields with values of so many bytes.
+    fn core_with_hash(fields: u32, bytes: usize) -> TestCore {
+        let test = TestCore::new(&Clock::new_virtual());
+        let value = vec![b'v'; bytes];
+        let names: Vec<_> = (0..fields).map(u32::to_le_bytes).collect();
+        for some in names.chunks(1000) {
+            let some: Vec<_> = some.iter().map(|name| (&name[..], &value[..])).collect();
+            set(&test, &some);
+        }
+        test
+    }
+
+    fn set(test: &TestCore, fields: &[(&[u8], &[u8])]) {
+        let records = &test.core.records;
+        let resolved = records.resolve_or_create(KEY, 1).unwrap();
+        let session = records.session();
+        session.transact(|txn| txn.set_fields(resolved.namespace, resolved.key, fields)).unwrap();
+    }
+
+    fn task(test: &TestCore, form: ReplyForm, bytes_max: usize) -> CollectionTask {
+        let keys = vec![CollectionKey::of(&test.core.records, KEY).unwrap()];
+        CollectionTask::new(Selection::Fields, form, keys, bytes_max)
+    }
+
+    fn step(test: &TestCore, task: &mut CollectionTask) -> Result<TaskProgress, ErrorReply> {
+        let mut out = Vec::new();
+        let mut reply = ReplyWriter::new(&mut out, RespVersion::Resp2);
+        task.step(&test.core.records, &test.server, &mut reply)
+    }
+
+    #[test]
+    fn a_read_in_one_piece_collects_no_more_than_a_reply_may_have() {
+        const BYTES_MAX: usize = 100_000;
+        let test = core_with_hash(6000, 100);
+        for form in [ReplyForm::Fields, ReplyForm::Values, ReplyForm::Dump] {
+            let mut task = task(&test, form, BYTES_MAX);
+            let mut number = 0_u32;
+            let error = loop {
+                match step(&test, &mut task) {
+                    Ok(TaskProgress::More) => set(&test, &[(b"changed", &number.to_le_bytes())]),
+                    Ok(TaskProgress::Done) => panic!("{form:?}: a reply of 600 kB"),
+                    Err(error) => break error,
+                }
+                number += 1;
+            };
+            assert!(task.read.is_whole(), "{form:?}: the hash changed before each slice");
+            assert!(error.text().starts_with("ERR reply exceeds 100000 bytes"), "{error}");
+            // The last element has a head.
+            assert!(task.collected() < BYTES_MAX + 100, "{form:?}: {}", task.collected());
+        }
+    }
+
+    #[test]
+    fn a_slice_ends_by_the_bytes_of_its_elements() {
+        let test = core_with_hash(6000, 8 << 10);
+        let mut values = task(&test, ReplyForm::Values, usize::MAX);
+        assert_eq!(step(&test, &mut values), Ok(TaskProgress::More));
+        let collected = values.collected();
+        assert!((SLICE_BYTES..3 * SLICE_BYTES).contains(&collected), "{collected}");
+        // What is not collected does not count.
+        let mut names = task(&test, ReplyForm::Names, usize::MAX);
+        assert_eq!(step(&test, &mut names), Ok(TaskProgress::More));
+        assert!(names.out.found.count() >= 256, "{}", names.out.found.count());
     }
 }

@@ -10,9 +10,12 @@ use crate::command_context::CommandContext;
 use crate::keyspace_events::KeyspaceEvents;
 use crate::number::integer;
 use crate::parse::Args;
+use crate::records::KeyedRecords;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::runtime_settings::ServerLogLevel;
+use crate::server::RespServer;
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,16 +77,22 @@ pub(crate) fn set(
         };
         changes.insert(name, change.map_err(|why| failed(name, &why))?);
     }
-    let mut events = None;
-    for change in changes.into_values() {
-        if let SettingChange::Events(new) = change {
-            events = Some(new);
-        } else {
-            apply(ctx, change);
-        }
-    }
+    let changes: Vec<SettingChange> = changes.into_values().collect();
+    let events = changes.iter().find_map(|change| match change {
+        SettingChange::Events(events) => Some(*events),
+        SettingChange::SlowMicros(_)
+        | SettingChange::SlowEntriesMax(_)
+        | SettingChange::MailboxBytesMax(_)
+        | SettingChange::LatencyThresholdMs(_)
+        | SettingChange::LogLevel(_)
+        | SettingChange::ConnectionsMax(_)
+        | SettingChange::None => None,
+    });
     if let Some(events) = events {
-        return set_events(ctx, events, reply);
+        return set_events(ctx, events, changes, reply);
+    }
+    for change in changes {
+        apply(ctx.server, change);
     }
     reply.ok();
     Ok(())
@@ -209,8 +218,8 @@ pub(crate) fn resetstat(
     Ok(())
 }
 
-fn apply(ctx: &CommandContext<'_>, change: SettingChange) {
-    let (server, runtime) = (ctx.server, &ctx.server.runtime);
+fn apply(server: &RespServer, change: SettingChange) {
+    let runtime = &server.runtime;
     match change {
         SettingChange::SlowMicros(micros) => runtime.set_slow_micros(micros),
         SettingChange::SlowEntriesMax(entries) => {
@@ -235,21 +244,51 @@ fn apply(ctx: &CommandContext<'_>, change: SettingChange) {
 fn set_events(
     ctx: &mut CommandContext<'_>,
     events: KeyspaceEvents,
+    changes: Vec<SettingChange>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let keyspace = &ctx.server.keyspace;
     let before = keyspace.events();
     keyspace.set_events(events);
     if !events.is_any() {
+        for change in changes {
+            apply(ctx.server, change);
+        }
         reply.ok();
         return Ok(());
     }
     // All namespaces are watched before the reply: later changes are published.
     let mut namespaces = ctx.session().namespaces()?;
     namespaces.reverse();
-    let before = Some(before);
-    ctx.connection.task = Some(Box::new(WatchNamespacesTask { before, namespaces }));
+    let watch = WatchNamespacesTask { before: Some(before), namespaces };
+    ctx.connection.task = Some(Box::new(SettingsTask { watch, changes }));
     Ok(())
+}
+
+/// Watches the namespaces, which may fail, and then changes the other settings.
+#[derive(Debug)]
+struct SettingsTask {
+    watch: WatchNamespacesTask,
+    changes: Vec<SettingChange>,
+}
+
+impl SlicedTask for SettingsTask {
+    fn step(
+        &mut self,
+        records: &KeyedRecords,
+        server: &RespServer,
+        reply: &mut ReplyWriter<'_>,
+    ) -> Result<TaskProgress, ErrorReply> {
+        let progress = self.watch.step(records, server, reply)?;
+        if progress == TaskProgress::Done {
+            self.changes.drain(..).for_each(|change| apply(server, change));
+        }
+        Ok(progress)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.watch.memory_bytes() + size_of_val(self.changes.as_slice())
+    }
 }
 
 fn failed(name: &str, why: &str) -> ErrorReply {

@@ -259,18 +259,27 @@ pub(crate) fn hello(
              select the RESP protocol version at the same time",
         ));
     }
+    let is_following = ctx.session().following()?.is_some();
     set_user(ctx, user, name);
     ctx.connection.protocol = protocol;
     let version = if protocol == RespVersion::Resp3 { 3 } else { 2 };
     ctx.server.update_client(ctx.connection.id, |client_entry| client_entry.protocol = version);
     reply.set_protocol(protocol);
-    write_hello(ctx, version, reply);
+    write_hello(ctx, (version, is_following), reply);
     Ok(())
 }
 
-fn write_hello(ctx: &CommandContext<'_>, version: u8, reply: &mut ReplyWriter<'_>) {
+fn write_hello(
+    ctx: &CommandContext<'_>,
+    (version, is_following): (u8, bool),
+    reply: &mut ReplyWriter<'_>,
+) {
     // As Redis, a Sentinel has no role.
-    let role: &[&str] = if ctx.connection.is_sentinel { &[] } else { &["role", "master"] };
+    let role: &[&str] = match (ctx.connection.is_sentinel, is_following) {
+        (true, _) => &[],
+        (false, false) => &["role", "master"],
+        (false, true) => &["role", "replica"],
+    };
     reply.map(6 + role.len() / 2);
     for word in ["server", "redis", "version", REDIS_VERSION] {
         reply.bulk(word.as_bytes());

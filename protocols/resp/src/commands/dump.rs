@@ -33,7 +33,8 @@ pub(crate) fn dump(
         && found.elements()? > DIRECT_MAX
     {
         let keys = vec![CollectionKey::of(ctx.records, arg(args, 1))?];
-        return ctx.begin(CollectionTask::new(selection, ReplyForm::Dump, keys), reply);
+        let task = CollectionTask::new(selection, ReplyForm::Dump, keys, reply.bytes_max());
+        return ctx.begin(task, reply);
     }
     let tags = found.tags();
     let value = match found.record_type() {

@@ -165,7 +165,7 @@ fn begin_task(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let keys = vec![CollectionKey::of(ctx.records, key)?];
-    ctx.begin(CollectionTask::new(Selection::Fields, form, keys), reply)
+    ctx.begin(CollectionTask::new(Selection::Fields, form, keys, reply.bytes_max()), reply)
 }
 
 /// `HGETALL key`
@@ -398,22 +398,44 @@ pub(crate) fn hrandfield(
     let found = ctx.read(arg(args, 1))?;
     found.as_ref().map_or(Ok(()), RecordRef::check_count)?;
     let existing = fields(found.as_ref())?;
-    let places = wanted.places(existing.len())?;
-    let picked = existing.select(&places);
+    let counted = existing.len();
+    let form = match (has_values, reply.protocol()) {
+        (false, _) => ReplyForm::Names,
+        (true, RespVersion::Resp2) => ReplyForm::Pairs { is_nested: false },
+        (true, RespVersion::Resp3) => ReplyForm::Pairs { is_nested: true },
+    };
+    if wanted.is_all_of(counted) {
+        if counted > DIRECT_MAX && ctx.txn.is_none() {
+            return begin_task(ctx, arg(args, 1), form, reply);
+        }
+        write_pairs_head(counted, form, reply);
+        return check_count(counted, existing.map(|pair| write_pair(pair, form, reply)).count());
+    }
+    let places = wanted.places(counted)?;
     let begun = reply.mark();
-    let is_nested = has_values && reply.protocol() == RespVersion::Resp3;
-    reply.array(picked.len() * if has_values && !is_nested { 2 } else { 1 });
-    for (name, value) in picked {
-        if is_nested {
-            reply.array(2);
-        }
-        reply.bulk(name);
-        if has_values {
-            reply.bulk(value);
-        }
+    write_pairs_head(places.len(), form, reply);
+    for pair in existing.select(&places) {
+        write_pair(pair, form, reply);
         if wanted.allows_repeats() {
             bounded(reply.written(begun))?;
         }
     }
     Ok(())
+}
+
+/// The header of so many fields in a form of `HRANDFIELD`.
+fn write_pairs_head(count: usize, form: ReplyForm, reply: &mut ReplyWriter<'_>) {
+    let is_flat = form == ReplyForm::Pairs { is_nested: false };
+    reply.array(count * if is_flat { 2 } else { 1 });
+}
+
+/// A field in a form of `HRANDFIELD`.
+fn write_pair((name, value): Field<'_>, form: ReplyForm, reply: &mut ReplyWriter<'_>) {
+    if form == (ReplyForm::Pairs { is_nested: true }) {
+        reply.array(2);
+    }
+    reply.bulk(name);
+    if form != ReplyForm::Names {
+        reply.bulk(value);
+    }
 }

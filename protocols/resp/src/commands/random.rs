@@ -5,9 +5,10 @@ use crate::reply::error_reply::ErrorReply;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Limits of elements and bytes of a selection with repetition, whose length depends on the request
-/// only.
-pub(super) const PICKS_MAX: u64 = 1 << 16;
+/// Limit of the elements of a selection: it runs in one piece, and has some 70 bytes of memory and
+/// a search for each. The bytes of one with repetition, whose length depends on the request only,
+/// are limited as well.
+pub(super) const PICKS_MAX: usize = 1 << 16;
 pub(super) const PICKED_BYTES_MAX: usize = 64 << 20;
 
 /// One state for all cores: commands with random selection are rare.
@@ -37,6 +38,7 @@ pub(super) fn next() -> u64 {
 
 /// `count` distinct indices below `all` in random order, or all of them.
 pub(super) fn sample(all: usize, count: usize) -> Vec<usize> {
+    let count = count.min(all);
     if count < all / 8 {
         // A few of many: repeated picks are rare.
         let (mut places, mut known) = (Vec::with_capacity(count), BTreeSet::new());
@@ -49,7 +51,6 @@ pub(super) fn sample(all: usize, count: usize) -> Vec<usize> {
         return places;
     }
     let mut places: Vec<usize> = (0..all).collect();
-    let count = count.min(all);
     if count < all {
         for at in 0..count {
             places.swap(at, at + below(all - at));
@@ -57,6 +58,17 @@ pub(super) fn sample(all: usize, count: usize) -> Vec<usize> {
         places.truncate(count);
     }
     places
+}
+
+/// Indices of `count` distinct elements, or of all, for a command that removes them.
+pub(super) fn sample_to_remove(all: usize, count: usize) -> Result<Vec<usize>, ErrorReply> {
+    if count.min(all) > PICKS_MAX {
+        return Err(ErrorReply::new(format!(
+            "ERR value is out of range: at most {PICKS_MAX} members are removed at once; send \
+             several requests"
+        )));
+    }
+    Ok(sample(all, count))
 }
 
 /// Requested number of elements.
@@ -85,10 +97,22 @@ impl RandomCount {
     /// Indices of the selected elements.
     pub(super) fn places(self, all: usize) -> Result<Vec<usize>, ErrorReply> {
         match self {
+            Self::Different(count) if count.min(all) > PICKS_MAX => Err(ErrorReply::new(format!(
+                "ERR value is out of range: at most {PICKS_MAX} elements are returned at \
+                     random, or all {all} of them"
+            ))),
             Self::Different(count) => Ok(sample(all, count)),
             Self::Any(_) if all == 0 => Ok(Vec::new()),
-            Self::Any(count) if count as u64 > PICKS_MAX => Err(too_many()),
+            Self::Any(count) if count > PICKS_MAX => Err(too_many()),
             Self::Any(count) => Ok((0..count).map(|_| below(all)).collect()),
+        }
+    }
+
+    /// True if each of so many elements is returned once: no selection is necessary.
+    pub(super) const fn is_all_of(self, all: usize) -> bool {
+        match self {
+            Self::Different(count) => count >= all,
+            Self::Any(_) => false,
         }
     }
 
@@ -140,6 +164,11 @@ mod tests {
         assert_eq!(RandomCount::read(b"9223372036854775807").unwrap().places(2).unwrap(), [0, 1]);
         assert!(RandomCount::read(b"-9223372036854775807").unwrap().places(2).is_err());
         assert!(RandomCount::read(b"-9223372036854775808").is_err());
+        let many = RandomCount::Different(PICKS_MAX + 1);
+        assert!(many.places(10 * PICKS_MAX).is_err() && many.places(PICKS_MAX).is_ok());
+        assert!(many.is_all_of(PICKS_MAX + 1) && !many.is_all_of(PICKS_MAX + 2));
+        assert!(sample_to_remove(10 * PICKS_MAX, PICKS_MAX).is_ok());
+        assert!(sample_to_remove(10 * PICKS_MAX, PICKS_MAX + 1).is_err());
         assert!(bounded(PICKED_BYTES_MAX).is_ok() && bounded(PICKED_BYTES_MAX + 1).is_err());
     }
 }

@@ -86,17 +86,16 @@ fn set_if(
 ) -> CommandResult {
     let options = SetOptions::read(args.from(4))?;
     let (key, new) = (arg(args, 1), arg(args, 2));
-    let outcome = ctx.change(|change| {
-        if !when.holds(change, key)? {
-            return Ok(None);
+    let begun = reply.mark();
+    ctx.change(|change| {
+        reply.rewind(begun);
+        if when.holds(change, key)? {
+            options.answer(&set_in(change, key, new, options)?, reply);
+        } else {
+            reply.nil();
         }
-        set_in(change, key, new, options).map(Some)
-    })?;
-    match outcome {
-        Some(outcome) => options.answer(&outcome, reply),
-        None => reply.nil(),
-    }
-    Ok(())
+        Ok(reply.check_complete()?)
+    })
 }
 
 /// `DELIE key old`

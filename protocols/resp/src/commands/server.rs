@@ -281,7 +281,7 @@ pub(crate) fn wait(
         reply.int(count_wide);
         return Ok(());
     }
-    let wait = waiting.next_pause(left);
+    let wait = waiting.next_pause(now, left);
     let (request, cause) = (args.keep(), PostponeCause::Replicas);
     ctx.connection.postponed = Some(PostponedRequest { request, cause, wait, timer: None });
     Err(ErrorReply::fixed("ERR the request is postponed"))

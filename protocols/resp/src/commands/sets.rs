@@ -1,13 +1,13 @@
 //! Set commands.
 
-use super::arg;
 use super::collection_read::{
-    CollectionKey, DIRECT_MAX, NAMES_MAX, SETS_MAX, Selection, SetOperation, check_count, members,
+    CollectionKey, DIRECT_MAX, Selection, SetOperation, check_count, members,
 };
 use super::collection_store::{StoreAction, StoreCommand};
 use super::collection_task::{CollectionTask, ReplyForm};
-use super::random::{RandomCount, below, bounded, sample};
+use super::random::{RandomCount, below, bounded, sample_to_remove};
 use super::scan_options::{self, ScanKind, ScanOptions};
+use super::{arg, check_key_count};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::number::integer;
 use crate::parse::Args;
@@ -71,12 +71,25 @@ pub(crate) fn smembers(
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let members = members(found.as_ref())?;
-    if members.len() > DIRECT_MAX && ctx.txn.is_none() {
-        let operation = SetOperation::Union;
-        return begin_task(ctx, args.from(1), (operation, ReplyForm::Members), reply);
-    }
+    reply_all(ctx, (arg(args, 1), ReplyForm::Members), members, reply)
+}
+
+/// Replies with all members of the set of a key, in slices if they are many.
+fn reply_all(
+    ctx: &mut CommandContext<'_>,
+    (key, form): (&[u8], ReplyForm),
+    members: Members<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
     let counted = members.len();
-    reply.set(counted);
+    if counted > DIRECT_MAX && ctx.txn.is_none() {
+        return begin_task(ctx, std::iter::once(key), (SetOperation::Union, form), reply);
+    }
+    if form == ReplyForm::Members {
+        reply.set(counted);
+    } else {
+        reply.array(counted);
+    }
     check_count(counted, members.map(|member| reply.bulk(member)).count())
 }
 
@@ -140,7 +153,8 @@ pub(crate) fn spop(
         let found = resolved.map(|resolved| change.read_at(resolved)).transpose()?.flatten();
         found.as_ref().map_or(Ok(()), RecordRef::check_count)?;
         let members = members(found.as_ref())?;
-        let popped = members.select(&sample(members.len(), count.unwrap_or(1)));
+        let places = sample_to_remove(members.len(), count.unwrap_or(1))?;
+        let popped = members.select(&places);
         if count.is_some() {
             reply.set(popped.len());
         } else if popped.is_empty() {
@@ -149,6 +163,7 @@ pub(crate) fn spop(
         for member in &popped {
             reply.bulk(member);
         }
+        reply.check_complete()?;
         if let (Some(resolved), false) = (resolved, popped.is_empty()) {
             // A damaged count must not delete what remains.
             if members.clone().nth(popped.len()).is_none() {
@@ -178,6 +193,9 @@ pub(crate) fn srandmember(
         reply.bulk_or_nil(members.select(&[below(members.len())]).first().copied());
         return Ok(());
     };
+    if wanted.is_all_of(members.len()) {
+        return reply_all(ctx, (arg(args, 1), ReplyForm::Names), members, reply);
+    }
     let picked = members.select(&wanted.places(members.len())?);
     let begun = reply.mark();
     reply.array(picked.len());
@@ -218,15 +236,16 @@ pub(crate) fn smove(
 }
 
 /// Starts a task that replies in slices.
-fn begin_task(
+fn begin_task<'k>(
     ctx: &mut CommandContext<'_>,
-    keys: Args<'_>,
+    keys: impl Iterator<Item = &'k [u8]>,
     (operation, form): (SetOperation, ReplyForm),
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let keys = distinct(keys).map(|key| CollectionKey::of(ctx.records, key));
+    let keys = keys.map(|key| CollectionKey::of(ctx.records, key));
     let keys = keys.collect::<Result<Vec<_>, ErrorReply>>()?;
-    ctx.begin(CollectionTask::new(Selection::Members(operation), form, keys), reply)
+    let selection = Selection::Members(operation);
+    ctx.begin(CollectionTask::new(selection, form, keys, reply.bytes_max()), reply)
 }
 
 /// The keys of sets. A repeated set changes nothing, except the first one, from which others may be
@@ -241,31 +260,30 @@ fn distinct(keys: Args<'_>) -> impl Iterator<Item = &[u8]> {
 
 /// Whether the sets of an operation are so large that it runs in slices.
 fn is_long(ctx: &CommandContext<'_>, keys: Args<'_>) -> Result<bool, ErrorReply> {
-    if ctx.txn.is_some() || keys.len() > NAMES_MAX {
+    check_key_count(keys.iter())?;
+    if ctx.txn.is_some() {
         return Ok(false);
     }
-    let (mut all, mut sets) = (0, 0);
+    let mut all = 0;
     for key in distinct(keys) {
         let Some(resolved) = ctx.records.resolve(key)? else { continue };
         let found = ctx.session().get(resolved.namespace, resolved.key)?.map(RecordRef);
         all += members(found.as_ref())?.len();
-        sets += usize::from(found.is_some());
     }
-    Ok(all > DIRECT_MAX && sets <= SETS_MAX)
+    Ok(all > DIRECT_MAX)
 }
 
 /// Replies with the result of an operation, on sets read at one instant.
 fn combine(
     ctx: &CommandContext<'_>,
     keys: Args<'_>,
-    mut answer: impl FnMut(&[Members<'_>]),
+    mut answer: impl FnMut(&[Members<'_>]) -> CommandResult,
 ) -> Result<(), ErrorReply> {
     ctx.change(|change| {
         let found = distinct(keys).map(|key| change.read(key)).collect::<Result<Vec<_>, _>>()?;
         let sets =
             found.iter().map(|found| members(found.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        answer(&sets);
-        Ok(())
+        Ok(answer(&sets)?)
     })
 }
 
@@ -276,18 +294,20 @@ fn reply_operation(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if is_long(ctx, keys)? {
-        return begin_task(ctx, keys, (algebra, ReplyForm::Members), reply);
+        return begin_task(ctx, distinct(keys), (algebra, ReplyForm::Members), reply);
     }
+    let ctx = &*ctx;
     let begun = reply.mark();
     combine(ctx, keys, |sets| {
         reply.rewind(begun);
         let mut count = 0;
-        algebra.each(sets, |member| {
+        algebra.each(sets, &|| ctx.check_deadline(), |member| {
             reply.bulk(member);
             count += 1;
             true
-        });
+        })?;
         reply.close_set(begun, count);
+        Ok(())
     })
 }
 
@@ -325,6 +345,7 @@ fn store_operation(
     operation: SetOperation,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
+    check_key_count(args.from(1).iter())?;
     let sources = distinct(args.from(2)).map(<[u8]>::to_vec).collect();
     let (target, action) = (arg(args, 1).to_vec(), StoreAction::Operation(operation));
     StoreCommand { sources, target, action }.begin(ctx, reply)
@@ -383,15 +404,17 @@ pub(crate) fn sintercard(
     }
     let keys = args.from(2).first(keys);
     if is_long(ctx, keys)? {
-        return begin_task(ctx, keys, (SetOperation::Intersection, ReplyForm::Count(limit)), reply);
+        let what = (SetOperation::Intersection, ReplyForm::Count(limit));
+        return begin_task(ctx, distinct(keys), what, reply);
     }
+    let ctx = &*ctx;
     let mut count = 0;
     combine(ctx, keys, |sets| {
         count = 0;
-        SetOperation::Intersection.each(sets, |_| {
+        SetOperation::Intersection.each(sets, &|| ctx.check_deadline(), |_| {
             count += 1;
             count < limit
-        });
+        })
     })?;
     reply.count(count);
     Ok(())
@@ -423,4 +446,62 @@ pub(crate) fn sscan(
         page.len()
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command_context::DeadlineTxn;
+    use crate::core_context::test_core::TestCore;
+    use crate::parse::OwnedArgs;
+    use crate::reply::RespVersion;
+    use crate::table::TABLE;
+    use nearstate_node::clock::Clock;
+    use nearstate_store::since_boot;
+    use std::time::Duration;
+
+    #[test]
+    fn an_operation_in_exec_ends_at_the_deadline() {
+        let test = TestCore::new(&Clock::new_virtual());
+        let (records, mut connection) = (&test.core.records, test.connection());
+        let session = records.session();
+        let numbers: Vec<[u8; 4]> = (0..6000_u32).map(u32::to_le_bytes).collect();
+        for key in [&b"{n},a"[..], b"{n},b"] {
+            let resolved = records.resolve_or_create(key, 1).unwrap();
+            for some in numbers.chunks(1000) {
+                let some: Vec<&[u8]> = some.iter().map(|number| &number[..]).collect();
+                session
+                    .transact(|txn| txn.add_members(resolved.namespace, resolved.key, &some))
+                    .unwrap();
+            }
+        }
+        for (deadline, is_late) in
+            [(since_boot() + Duration::MAX / 2, false), (Duration::ZERO, true)]
+        {
+            let txn = session.begin().unwrap();
+            let exec = DeadlineTxn { txn: &txn, deadline };
+            for request in [
+                &["SUNION", "{n},a", "{n},b"][..],
+                &["SINTER", "{n},a", "{n},b"],
+                &["SDIFF", "{n},a", "{n},b"],
+                &["SINTERCARD", "2", "{n},a", "{n},b"],
+                &["SUNIONSTORE", "{n},c", "{n},a", "{n},b"],
+            ] {
+                let args: OwnedArgs = request.iter().map(|word| word.as_bytes()).collect();
+                let mut ctx = CommandContext {
+                    table: &TABLE,
+                    server: &test.server,
+                    records,
+                    connection: &mut connection,
+                    txn: Some(&exec),
+                };
+                let command = TABLE.lookup(args.args()).unwrap();
+                let mut out = Vec::new();
+                let mut reply = ReplyWriter::new(&mut out, RespVersion::Resp2);
+                let done = (command.run)(&mut ctx, args.args(), &mut reply);
+                let late = done.is_err_and(|error| error.text().contains("time limit of EXEC"));
+                assert_eq!(late, is_late, "{request:?}");
+            }
+        }
+    }
 }

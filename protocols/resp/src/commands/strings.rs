@@ -1,7 +1,7 @@
 //! String commands.
 
-use super::arg;
 use super::string_edit::{edit, text};
+use super::{arg, check_key_count};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::expiry_options::ExpiryUnit;
 use crate::number::long_double::LongDouble;
@@ -188,21 +188,36 @@ pub(crate) fn set(
         return Ok(());
     }
     let options = SetOptions::read(args.from(3))?;
-    let outcome = set_with(ctx, arg(args, 1), arg(args, 2), options)?;
-    options.answer(&outcome, reply);
-    Ok(())
+    set_with(ctx, (arg(args, 1), arg(args, 2)), options, reply)
 }
 
+/// Sets a key and writes the reply of SET.
 fn set_with(
     ctx: &CommandContext<'_>,
-    key: &[u8],
-    value: &[u8],
+    pair: (&[u8], &[u8]),
     options: SetOptions,
-) -> Result<SetOutcome, ErrorReply> {
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    let begun = reply.mark();
+    set_accepted(ctx, pair, options, |outcome| {
+        reply.rewind(begun);
+        options.answer(outcome, reply);
+        reply.check_complete()
+    })
+}
+
+/// Sets a key if `accept` takes what was found. It is called in each run of the transaction.
+fn set_accepted(
+    ctx: &CommandContext<'_>,
+    (key, value): (&[u8], &[u8]),
+    options: SetOptions,
+    mut accept: impl FnMut(&SetOutcome) -> CommandResult,
+) -> CommandResult {
     if ctx.txn.is_none() && options.is_one_step() {
-        return set_at_once(ctx, key, value, options);
+        // It returns no value, which could be too long.
+        return accept(&set_at_once(ctx, key, value, options)?);
     }
-    ctx.change(|change| set_in(change, key, value, options))
+    ctx.change(|change| Ok(accept(&set_in(change, key, value, options)?)?))
 }
 
 /// SET as one operation of the store, which checks the condition under its lock.
@@ -277,9 +292,12 @@ pub(crate) fn setnx(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let options = SetOptions { is_absent: true, ..SetOptions::default() };
-    let (is_set, _) = set_with(ctx, arg(args, 1), arg(args, 2), options)?;
-    reply.int(is_set.into());
-    Ok(())
+    let begun = reply.mark();
+    set_accepted(ctx, (arg(args, 1), arg(args, 2)), options, |(is_set, _)| {
+        reply.rewind(begun);
+        reply.int((*is_set).into());
+        Ok(())
+    })
 }
 
 /// `SETEX key seconds value`
@@ -309,9 +327,7 @@ fn set_until(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let options = SetOptions { expires_ms, ..SetOptions::default() };
-    set_with(ctx, arg(args, 1), arg(args, 3), options)?;
-    reply.ok();
-    Ok(())
+    set_with(ctx, (arg(args, 1), arg(args, 3)), options, reply)
 }
 
 /// `GETSET key value`
@@ -321,9 +337,7 @@ pub(crate) fn getset(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let options = SetOptions { has_get: true, ..SetOptions::default() };
-    let (_, before) = set_with(ctx, arg(args, 1), arg(args, 2), options)?;
-    reply.bulk_or_nil(before.as_deref());
-    Ok(())
+    set_with(ctx, (arg(args, 1), arg(args, 2)), options, reply)
 }
 
 /// `GETDEL key`
@@ -332,15 +346,19 @@ pub(crate) fn getdel(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let before = ctx.change(|change| {
-        let Some(found) = change.read(arg(args, 1))? else { return Ok(None) };
-        let before = found.string()?.to_vec();
+    let begun = reply.mark();
+    ctx.change(|change| {
+        reply.rewind(begun);
+        let Some(found) = change.read(arg(args, 1))? else {
+            reply.nil();
+            return Ok(());
+        };
+        reply.bulk(found.string()?);
+        reply.check_complete()?;
         drop(found);
         change.delete(arg(args, 1))?;
-        Ok(Some(before))
-    })?;
-    reply.bulk_or_nil(before.as_deref());
-    Ok(())
+        Ok(())
+    })
 }
 
 /// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
@@ -365,14 +383,22 @@ pub(crate) fn getex(
     if !is_persisting && until.is_empty() {
         return get(ctx, args, reply);
     }
-    let value = ctx.change(|change| {
-        let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(None) };
-        let Some(found) = change.read_at(resolved)? else { return Ok(None) };
+    let begun = reply.mark();
+    ctx.change(|change| {
+        reply.rewind(begun);
+        let resolved = change.records.resolve(arg(args, 1))?;
+        let found = resolved.map(|resolved| change.read_at(resolved)).transpose()?.flatten();
+        let (Some(resolved), Some(found)) = (resolved, found) else {
+            reply.nil();
+            return Ok(());
+        };
         let value = found.string()?.to_vec();
+        reply.bulk(&value);
+        reply.check_complete()?;
         let expires_ms = until.end("getex")?.unwrap_or_default();
         if found.expires_ms() == expires_ms {
             // No write, which would be visible to clients that watch the key.
-            return Ok(Some(value));
+            return Ok(());
         }
         let kept = RetainedMetadata { expires_ms, ..RetainedMetadata::of(&found) };
         drop(found);
@@ -381,10 +407,8 @@ pub(crate) fn getex(
         } else {
             put_string(change.txn, resolved, &value, &kept)?;
         }
-        Ok(Some(value))
-    })?;
-    reply.bulk_or_nil(value.as_deref());
-    Ok(())
+        Ok(())
+    })
 }
 
 /// `MSET key value ..`
@@ -408,6 +432,7 @@ pub(crate) fn mset(
 /// Writes keys with values. Rejects invalid ones before the first namespace is created.
 pub(crate) fn put_all(change: &CommandTxn<'_, '_>, pairs: Args<'_>) -> Result<(), ChangeError> {
     let pairs = || (0..pairs.len()).step_by(2).map(|at| (arg(pairs, at), arg(pairs, at + 1)));
+    check_key_count(pairs().map(|(key, _)| key))?;
     for (key, value) in pairs() {
         validate(key, value.len())?;
     }
@@ -427,6 +452,7 @@ pub(crate) fn msetnx(
     if args.len().is_multiple_of(2) {
         return Err(ErrorReply::arity("msetnx"));
     }
+    check_key_count((1..args.len()).step_by(2).map(|at| arg(args, at)))?;
     let is_set = ctx.change(|change| {
         for at in (1..args.len()).step_by(2) {
             if change.read(arg(args, at))?.is_some() {

@@ -12,7 +12,7 @@ use crate::number::integer;
 use crate::parse::Args;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use crate::tracking::{PREFIXES_MAX, TrackingClient};
+use crate::tracking::{InvalidationReceiver, PREFIXES_MAX, TrackingClient};
 use std::sync::Arc;
 
 /// Limit of the bytes of a prefix: that of a key.
@@ -38,14 +38,14 @@ pub(crate) fn tracking(
     }
     let options = merge(ctx.connection.tracking.as_ref(), options)?;
     check_prefixes(ctx, &options)?;
-    let redirect = match options.redirect {
-        Some(id) if id != ctx.connection.id => Some((id, target_of(ctx, id)?)),
-        _ => None,
+    let receiver = match options.redirect {
+        Some(id) if id != ctx.connection.id => InvalidationReceiver::Other(id, target_of(ctx, id)?),
+        _ => InvalidationReceiver::Own,
     };
     let own = TrackingClient {
         user: ctx.connection.user.clone(),
         mailbox: Arc::clone(&ctx.connection.mailbox),
-        redirect,
+        receiver,
         prefixes: options.prefixes.clone(),
         is_no_loop: options.is_no_loop,
     };

@@ -226,7 +226,7 @@ impl ExecRun {
         let commands = ctx.table.commands();
         let is_writing = self.queue.requests.iter().any(|(number, _)| {
             let command = commands.get(usize::from(*number));
-            command.is_some_and(|command| command.flags.has(CommandFlags::WRITE))
+            command.is_some_and(RespCommand::may_write)
         });
         if self.watched.records() > 0 {
             let is_unchanged = self.is_unchanged(ctx.records, exec_txn, is_writing)?;

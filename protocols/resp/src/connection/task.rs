@@ -6,7 +6,7 @@ use nearstate_model::{Error, Result};
 use nearstate_node::NextAction;
 use nearstate_store::Receipt;
 
-use super::{end_skip, too_long};
+use super::end_skip;
 use crate::connection::RespConnection;
 use crate::connection::delayed_replies::OwedReply;
 use crate::connection_state::TaskReads;
@@ -40,7 +40,7 @@ impl RespConnection {
         let mut result = task.step(&self.core.records, &self.core.server, &mut reply);
         self.task_receipt = self.task_receipt.max(session.take_owed_receipt());
         if result.is_ok() && (reply.is_over() || task.collected() > max) {
-            result = Err(too_long(max, None));
+            result = Err(ErrorReply::too_long(max));
         }
         match result {
             Ok(TaskProgress::More) => {

@@ -187,8 +187,12 @@ impl MailboxState {
     /// Discards the queue. The connection will be closed.
     fn overrun(&mut self, budget: &MessageBudget) {
         self.is_over = true;
-        self.bytes = 0;
         budget.overruns.fetch_add(1, Ordering::Relaxed);
+        self.discard(budget);
+    }
+
+    fn discard(&mut self, budget: &MessageBudget) {
+        self.bytes = 0;
         budget.give_back(self.deliveries.len() * DELIVERY_BYTES);
         self.deliveries = VecDeque::new();
     }
@@ -236,7 +240,8 @@ impl Mailbox {
         is_queued
     }
 
-    /// Bytes queued, including bytes shared with other mailboxes; 0 after an overrun.
+    /// Bytes queued, including bytes shared with other mailboxes; 0 after an overrun or once it is
+    /// closed.
     pub fn held(&self) -> usize {
         self.lock().bytes
     }
@@ -255,10 +260,11 @@ impl Mailbox {
         }
     }
 
-    /// Requests that the connection closes.
+    /// Requests that the connection closes, or tells that it has: discards the queue.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
+        state.discard(&self.budget);
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -392,9 +398,12 @@ mod tests {
 
     #[test]
     fn a_closed_mailbox_returns_no_messages() {
-        let mailbox = Mailbox::new(1000, &budget());
-        mailbox.put(delivery(1));
+        let budget = budget();
+        let mailbox = Mailbox::new(1000, &budget);
+        mailbox.put(letter_of(&budget, 1));
         mailbox.close();
+        assert_eq!((mailbox.held(), budget.bytes()), (0, 0), "what it had is discarded");
+        assert!(!mailbox.put(letter_of(&budget, 1)));
         assert!(matches!(mailbox.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(None)));
         assert!(!mailbox.is_over());
     }

@@ -68,6 +68,14 @@ impl ErrorReply {
         Self::new(format!("ERR invalid expire time in '{name}' command"))
     }
 
+    /// The reply would exceed the limit of its bytes. Nothing was changed.
+    pub fn too_long(bytes_max: usize) -> Self {
+        Self::new(format!(
+            "ERR reply exceeds {bytes_max} bytes: request less at once or raise \
+             limits.output_bytes_max"
+        ))
+    }
+
     /// True if it tells what is stored, as a reply to a read does.
     pub fn tells_of_records(&self) -> bool {
         self.0.starts_with("TAGTAKEN ") || self.0.starts_with("WRONGTYPE ")

@@ -153,7 +153,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: READ,
         summary: "Returns one or more random fields of a hash.",
         complexity: "O(N), N fields requested",
-        differs: "A negative count returns at most 65536 fields and 64 MiB.",
+        differs: "Returns at most 65536 fields, or all; with a negative count at most 64 MiB.",
         run: hashes::hrandfield,
         ..ROW
     },

@@ -11,6 +11,9 @@ const ROW: RespCommand =
 /// Of a large set, a part is copied.
 const ADDED: &str = "O(N), N members given; O(sqrt(M)) bytes are copied for each, M members";
 
+/// The keys of an operation are read at one instant.
+const KEYS: &str = "At most 4096 different keys.";
+
 pub(crate) const COMMANDS: &[RespCommand] = &[
     RespCommand {
         name: "sadd",
@@ -71,6 +74,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: WRITE_FAST,
         summary: "Removes and returns one or more random members of a set.",
         complexity: "O(N), N members returned",
+        differs: "At most 65536 members in one call.",
         run: sets::spop,
         ..ROW
     },
@@ -80,7 +84,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: READ,
         summary: "Returns one or more random members of a set.",
         complexity: "O(N), N members requested",
-        differs: "A negative count returns at most 65536 members and 64 MiB.",
+        differs: "Returns at most 65536 members, or all; with a negative count at most 64 MiB.",
         run: sets::srandmember,
         ..ROW
     },
@@ -100,6 +104,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns the members that are in all sets.",
         complexity: "O(N*M), N members of the smallest of M sets",
+        differs: KEYS,
         run: sets::sinter,
         ..ROW
     },
@@ -110,6 +115,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns the members that are in any of the sets.",
         complexity: "O(N), N members of all sets",
+        differs: KEYS,
         run: sets::sunion,
         ..ROW
     },
@@ -120,6 +126,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns the members of the first set that are in none of the other sets.",
         complexity: "O(N), N members of all sets",
+        differs: KEYS,
         run: sets::sdiff,
         ..ROW
     },
@@ -130,6 +137,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Stores the members that are in all sets. Returns their number.",
         complexity: "O(N*M), N members of the smallest of M sets",
+        differs: KEYS,
         run: sets::sinterstore,
         ..ROW
     },
@@ -140,6 +148,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Stores the members that are in any of the sets. Returns their number.",
         complexity: "O(N), N members of all sets",
+        differs: KEYS,
         run: sets::sunionstore,
         ..ROW
     },
@@ -151,6 +160,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Stores the members of the first set that are in none of the other sets. Returns \
                   their number.",
         complexity: "O(N), N members of all sets",
+        differs: KEYS,
         run: sets::sdiffstore,
         ..ROW
     },
@@ -161,6 +171,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::Counted { count: 1, first: 2, step: 1 },
         summary: "Returns the number of members that are in all sets.",
         complexity: "O(N*M), N members of the smallest of M sets",
+        differs: KEYS,
         run: sets::sintercard,
         ..ROW
     },

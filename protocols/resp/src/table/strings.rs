@@ -99,6 +99,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::span(1, -1, 2),
         summary: "Atomically sets one or more keys.",
         complexity: "O(N), N keys",
+        differs: "At most 4096 different keys.",
         ..ROW
     },
     RespCommand {
@@ -109,6 +110,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::span(1, -1, 2),
         summary: "Atomically sets one or more keys if none of them exists.",
         complexity: "O(N), N keys",
+        differs: "At most 4096 different keys.",
         ..ROW
     },
     RespCommand {

@@ -263,7 +263,7 @@ fn fields_that_do_not_exist_are_removed_in_any_number() {
 
 /// Runs a request in slices, and calls `between` before each. Returns the reply and the number of
 /// slices.
-fn sliced(
+pub(crate) fn sliced(
     client: &mut TestClient,
     words: &[&[u8]],
     mut between: impl FnMut(usize),

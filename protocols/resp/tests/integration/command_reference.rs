@@ -48,7 +48,8 @@ what they replace, are still executed.
 
 A request of several keys that fails after a part of it was executed returns `PARTIAL`, followed by
 the error and by what is done. All other errors of changes mean that nothing was changed, except
-`NOTREPLICATED`, `LOST` and `OUTCOMEUNKNOWN`.
+`NOTREPLICATED`, `LOST` and `OUTCOMEUNKNOWN`. The error of a request that subscribes to more names
+than one reply may list says that the changes were made.
 
 A message of a request that waits until its commit is replicated (namespaces with the policy
 `replicated`) is sent when the reply is, and so are the messages of the requests behind it in the
@@ -61,7 +62,8 @@ hash have any number of members and fields. Replies
 with more than 5000 of them are collected in slices between which other clients are served. So are
 the elements that `COPY`, `RENAME`, `DUMP`, `RESTORE` and `SUNIONSTORE` process, which are those of
 one instant; what is written becomes visible in one step. Between `MULTI` and `EXEC` there are no
-slices. Errors that repeat a part of the request replace invalid UTF-8 with U+FFFD.
+slices; an operation on sets ends at `resp.exec_max` there. Errors that repeat a part of the request
+replace invalid UTF-8 with U+FFFD.
 
 Tested clients, each with SIGKILLs of the node (`cargo xtask soak clients`): `ricsdl`, redis-py,
 go-redis, ioredis, node-redis, Jedis, Lettuce, redis-rs, the requests of sdlgo with go-redis v8, and

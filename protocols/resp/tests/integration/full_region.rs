@@ -82,3 +82,30 @@ fn a_key_that_grows_by_append_uses_what_it_leaves() {
     }
     assert_eq!(client.ask("STRLEN log"), format!(":{bytes}|"));
 }
+
+#[test]
+fn config_set_changes_nothing_if_a_namespace_cannot_be_watched() {
+    let node = node_in(&options());
+    let mut client = node.client();
+    fill(&mut client, 0);
+    let before = "*4|$15|slowlog-max-len|$3|128|$22|notify-keyspace-events|$0||";
+    let settings = "CONFIG GET slowlog-max-len notify-keyspace-events";
+    let sorted = |reply: &str| {
+        let mut words: Vec<String> = reply.split('|').map(str::to_owned).collect();
+        words.sort_unstable();
+        words
+    };
+    assert_eq!(sorted(&client.ask(settings)), sorted(before));
+    let reply = client.ask("CONFIG SET slowlog-max-len 7 notify-keyspace-events KEA");
+    assert!(
+        reply.starts_with(
+            "-ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events')"
+        ),
+        "{reply}"
+    );
+    assert_eq!(sorted(&client.ask(settings)), sorted(before), "{reply}");
+    assert_eq!(client.ask("FLUSHALL"), "+OK|");
+    let reply = client.ask("CONFIG SET slowlog-max-len 7 notify-keyspace-events KEA");
+    assert_eq!(reply, "+OK|");
+    assert!(client.ask(settings).contains("|slowlog-max-len|$1|7|"));
+}

@@ -11,6 +11,7 @@ mod dump;
 mod full_region;
 mod golden;
 mod keyspace;
+mod large_selections;
 mod keyspace_notifications;
 mod limits;
 mod local_transport;

@@ -540,3 +540,15 @@ fn a_namespace_at_its_hard_limit_refuses_growth_with_oom() {
     let line = "namespace_limit_0:used=128,soft=64,hard=128,name=tenant|";
     assert!(info.contains(line), "{info}");
 }
+
+#[test]
+fn hello_says_that_a_node_of_a_copy_is_a_replica() {
+    let node = node();
+    let mut client = node.client();
+    assert!(client.ask("HELLO 3").contains("|$4|role|$6|master|"));
+    let session = node.region.session().unwrap();
+    let mut follower = session.follow().unwrap();
+    follower.forget(nearstate_store::LogIdentity { region: [7, 7], ..Default::default() }).unwrap();
+    assert!(client.ask("HELLO 3").contains("|$4|role|$7|replica|"));
+    assert!(client.ask("ROLE").contains("|$5|slave|"));
+}

@@ -261,3 +261,32 @@ fn several_keys_are_read_at_one_instant() {
     assert_eq!(client.ask("EXISTS {n},a {n},b {n},c {n},a"), ":3|");
     assert_eq!(client.ask("MGET {n},c {gone},a"), "*2|$-1|$-1|");
 }
+
+#[test]
+fn a_request_of_more_keys_than_a_transaction_has_is_refused_with_advice() {
+    let node = node();
+    let mut client = node.client();
+    let keys: Vec<String> = (0..4097).map(|number| format!("k{number}")).collect();
+    let pairs: Vec<String> = keys.iter().map(|key| format!("{key} v")).collect();
+    let (keys, pairs) = (keys.join(" "), pairs.join(" "));
+    let refused = "-ERR 4097 keys exceed the limit of one request, 4096: send several requests|";
+    for request in [
+        format!("MSET {pairs}"),
+        format!("MSETNX {pairs}"),
+        format!("MSETPUB {pairs} channel message"),
+        format!("SUNION {keys}"),
+        format!("SINTER {keys}"),
+        format!("SDIFF {keys}"),
+        format!("SINTERCARD 4097 {keys}"),
+        format!("SUNIONSTORE {keys}"),
+        format!("SINTERSTORE {keys}"),
+        format!("SDIFFSTORE {keys}"),
+    ] {
+        assert_eq!(client.ask(&request), refused, "{}", request.get(..12).unwrap_or_default());
+    }
+    assert_eq!(client.ask("DBSIZE"), ":0|");
+    // Keys that are given twice count once.
+    let twice = format!("MSET {}", "k v ".repeat(5000));
+    assert_eq!(client.ask(twice.trim_end()), "+OK|");
+    assert_eq!(client.ask("DBSIZE"), ":1|");
+}

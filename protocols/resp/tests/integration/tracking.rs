@@ -216,6 +216,35 @@ fn resp2_clients_receive_messages_on_another_connection() {
 }
 
 #[test]
+fn a_closed_connection_collects_no_redirected_messages() {
+    let node = node_with(RespSettings::new(open()));
+    let [mut caching, target] = [(); 2].map(|()| node.client());
+    let (tracking, budget) = (&node.server.tracking, &node.server.pubsub.budget);
+    // The first client of the node has the id 1.
+    assert_eq!(caching.ask("CLIENT TRACKING ON BCAST REDIRECT 2"), "+OK|");
+    let invalidate = || {
+        for number in 0..1000_u32 {
+            tracking.invalidate(format!("{{ns}},{number}").as_bytes(), None, budget);
+        }
+    };
+    invalidate();
+    assert!(budget.bytes() > 64_000, "the target has read nothing: {}", budget.bytes());
+    drop(target);
+    caching.poll_progress();
+    assert_eq!(budget.bytes(), 0, "what the target had not read is discarded");
+    invalidate();
+    assert_eq!(budget.bytes(), 0, "nothing is queued for it");
+    assert!(caching.ask("CLIENT TRACKINGINFO").contains("broken_redirect"));
+    // Another target can take its place.
+    let mut next = node.client();
+    assert_eq!(caching.ask("CLIENT TRACKING ON BCAST REDIRECT 3"), "+OK|");
+    next.ask("SUBSCRIBE __redis__:invalidate");
+    invalidate();
+    assert!(String::from_utf8_lossy(&next.poll_progress()).contains("{ns},999"));
+    assert_eq!(budget.bytes(), 0);
+}
+
+#[test]
 fn only_chosen_requests_are_tracked_with_optin_and_optout() {
     let node = serve(open());
     let (mut caching, mut writer) = (node.client_with_resp3(), node.client());

@@ -372,3 +372,19 @@ fn watched_keys_are_limited_and_a_read_only_exec_creates_no_namespace() {
     let session = node.region.session().expect("a session");
     assert!(session.known_namespace("absent").expect("no damage").is_none());
 }
+
+/// What creates a namespace meanwhile would otherwise not be noticed.
+#[test]
+fn a_watched_key_of_a_missing_namespace_is_validated_if_only_scripts_write() {
+    const RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
+    let node = node();
+    let mut client = node.client();
+    let session = node.region.session().expect("a session");
+    assert_eq!(client.ask("SET {locks},lock token"), "+OK|");
+    assert_eq!(client.ask("WATCH {absent},k"), "+OK|");
+    assert_eq!(client.ask("MULTI"), "+OK|");
+    assert_eq!(client.ask(&format!("EVALSHA {RELEASE} 1 {{locks}},lock token")), "+QUEUED|");
+    assert_eq!(client.ask("EXEC"), "*1|:1|");
+    let watched = session.known_namespace("absent").expect("no damage");
+    assert!(watched.is_some(), "the commit has validated that it has no such record");
+}
