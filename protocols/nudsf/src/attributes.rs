@@ -13,9 +13,8 @@
 //! Another interface may change the record and leave the attributes. A digest tells which of them
 //! still hold: a time of modification is reported only for what has not changed since.
 
+use nearstate_model::invariant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_seed};
-
-use crate::multipart::has_control;
 
 /// The version of the encoding.
 const FORMAT: u8 = 1;
@@ -97,6 +96,8 @@ impl<'a> Attributes<'a> {
         out.extend_from_slice(&self.meta_modified_ms.to_le_bytes());
         out.extend_from_slice(&self.meta_digest.to_le_bytes());
         push_long(self.callback, &mut out);
+        // A record has far fewer blocks. Only another interface can have written attributes of so
+        // many, and loses those of the last.
         let count = u16::try_from(self.blocks.len()).unwrap_or(u16::MAX);
         out.extend_from_slice(&count.to_le_bytes());
         for block in self.blocks.iter().take(usize::from(count)) {
@@ -135,18 +136,30 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// A text of at most 64 KiB. Longer ones are refused before.
-fn push_long(text: &str, out: &mut Vec<u8>) {
-    let bytes = u16::try_from(text.len()).unwrap_or(0);
-    out.extend_from_slice(&bytes.to_le_bytes());
-    out.extend_from_slice(text.get(..usize::from(bytes)).unwrap_or_default().as_bytes());
+/// True for a text that attributes may have. The parsers refuse all control characters; tabs and
+/// those beyond ASCII are read all the same, because older builds have stored them.
+fn is_attribute_text(text: &str) -> bool {
+    let is_refused = |byte: u8| byte < 0x20 && byte != b'\t' || byte == 0x7f;
+    !text.bytes().fold(false, |any, byte| any | is_refused(byte))
 }
 
-/// A text of at most 255 bytes.
+/// A text of less than 64 KiB. What cannot be decoded would lose all attributes of the record, so
+/// it was refused before.
+fn push_long(text: &str, out: &mut Vec<u8>) {
+    let Some(bytes) = u16::try_from(text.len()).ok().filter(|_| is_attribute_text(text)) else {
+        invariant!("a text of {} bytes is encoded that no attribute may have", text.len())
+    };
+    out.extend_from_slice(&bytes.to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// The same with less than 256 bytes.
 fn push_short(text: &str, out: &mut Vec<u8>) {
-    let bytes = u8::try_from(text.len()).unwrap_or(0);
+    let Some(bytes) = u8::try_from(text.len()).ok().filter(|_| is_attribute_text(text)) else {
+        invariant!("a text of {} bytes is encoded that no header of a block may have", text.len())
+    };
     out.push(bytes);
-    out.extend_from_slice(text.get(..usize::from(bytes)).unwrap_or_default().as_bytes());
+    out.extend_from_slice(text.as_bytes());
 }
 
 struct AttributeReader<'a>(&'a [u8]);
@@ -162,7 +175,7 @@ impl<'a> AttributeReader<'a> {
         let (text, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
         let text = str::from_utf8(text).ok()?;
-        (!has_control(text)).then_some(text)
+        is_attribute_text(text).then_some(text)
     }
 
     fn long(&mut self) -> Option<&'a str> {
@@ -204,6 +217,21 @@ mod tests {
         assert_eq!(Attributes::decode(&bytes), Some(example()));
         for length in 0..bytes.len() {
             assert_eq!(Attributes::decode(&bytes[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn texts_that_older_builds_accepted_are_read_and_other_control_characters_are_not() {
+        let with = |callback, content_type| {
+            let block = BlockAttributes { id: "b", content_type, ..Default::default() };
+            Attributes { callback, blocks: vec![block], ..Default::default() }
+        };
+        let old = with("http://nf.example/a\u{85}b", "text/plain;\tcharset=utf-8");
+        assert_eq!(Attributes::decode(&old.encode()), Some(old));
+        let bytes = with("http://nf.example", "text/plain").encode();
+        for control in [0, b'\n', b'\r', 0x1f, 0x7f] {
+            let replaced = bytes.iter().map(|byte| if *byte == b'/' { control } else { *byte });
+            assert_eq!(Attributes::decode(&replaced.collect::<Vec<u8>>()), None, "{control}");
         }
     }
 

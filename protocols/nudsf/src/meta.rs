@@ -4,6 +4,7 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::limits::{JSON_BYTES_MAX, URI_BYTES_MAX};
+use crate::multipart::has_control;
 use crate::plain_json::PlainJson;
 use crate::problem::Problem;
 use crate::tags::{MetaTags, is_plain, is_tag_name};
@@ -333,9 +334,11 @@ pub(crate) fn is_short_text(text: &str) -> bool {
     !text.is_empty() && text.len() <= nearstate_model::limits::TAG_VALUE_BYTES_MAX
 }
 
-/// True for an absolute `http` or `https` URI.
+/// True for an absolute `http` or `https` URI without control characters: the parser of URIs takes
+/// any UTF-8 in a path.
 pub(crate) fn is_callback(text: &str) -> bool {
     text.len() <= URI_BYTES_MAX
+        && !has_control(text)
         && text.parse::<hyper::Uri>().is_ok_and(|uri| {
             uri.host().is_some_and(|host| !host.is_empty())
                 && matches!(uri.scheme_str(), Some("http" | "https"))
@@ -452,6 +455,7 @@ mod tests {
             (r#"{"ttl":"soon"}"#, "/ttl"),
             (r#"{"callbackReference":"nf"}"#, "/callbackReference"),
             (r#"{"callbackReference":"file:///etc"}"#, "/callbackReference"),
+            ("{\"callbackReference\":\"http://nf.example/a\u{85}b\"}", "/callbackReference"),
             (r#"{"schemaId":""}"#, "/schemaId"),
         ] {
             let problem = RecordMeta::parse(text.as_bytes()).unwrap_err();

@@ -395,7 +395,7 @@ pub(crate) struct RecordPlace<'k> {
 }
 
 /// The attributes of a draft that replaces a record. Times of what does not change are kept.
-fn attributes_of<'d>(
+pub(crate) fn attributes_of<'d>(
     draft: &'d RecordDraft<'_>,
     old: Option<&Attributes<'_>>,
     now_ms: u64,
