@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::schemas::check_schema;
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, check_json_bytes, parse_json};
+use crate::meta::{RecordMeta, check_json_bytes};
 use crate::multipart::{self, BodyPart};
 use crate::operation_context::OperationContext;
 use crate::patch::{self, PatchItem};
@@ -346,7 +346,7 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
         let reason = format!("must be {}", patch::MEDIA);
         return Err(Problem::form("part 1 Content-Type", reason).into());
     }
-    let document = parse_json(&head.bytes)?;
+    let document = context.parse_counted(&head.bytes)?;
     let parts = block_drafts(&parts)?;
     let items = patch::parse(&refer_to_parts(document, &parts))?;
     let body = |txn: &Txn<'_>| -> Result<(), OperationRefusal> {
