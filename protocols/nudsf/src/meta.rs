@@ -1,6 +1,7 @@
 //! `RecordMeta` (TS 29.598): tags, `ttl`, `callbackReference`, `schemaId`; from JSON and back.
 
 use hyper::StatusCode;
+use nearstate_model::limits::TAGS_MAX;
 use serde_json::{Map, Value, json};
 
 use crate::limits::{JSON_BYTES_MAX, URI_BYTES_MAX};
@@ -302,6 +303,12 @@ fn read_tags(value: &Value, pointer: &str, may_repeat: bool) -> Result<MetaTags,
     let Value::Object(object) = value else {
         return Err(Problem::optional(pointer, "must be an object of tag names"));
     };
+    // The store refuses them too, but not before all were sorted, for each item of a patch.
+    let count: usize = object.values().filter_map(Value::as_array).map(Vec::len).sum();
+    if !may_repeat && count > TAGS_MAX {
+        let reason = format!("a record has at most {TAGS_MAX} tag values, not {count}");
+        return Err(Problem::optional(pointer, reason));
+    }
     let mut tags = MetaTags::default();
     for (name, values) in object {
         let refused =
@@ -492,6 +499,11 @@ mod tests {
             let problem = RecordMeta::parse(text.as_bytes()).unwrap_err();
             assert_eq!(problem.status.as_u16(), 400, "{text}");
             assert_eq!(problem.invalid[0].0, pointer, "{text}");
+        }
+        for (count, is_valid) in [(TAGS_MAX, true), (TAGS_MAX + 1, false)] {
+            let values: Vec<String> = (0..count).map(|value| value.to_string()).collect();
+            let meta = RecordMeta::from_json(&json!({"tags": {"a": values}}), "");
+            assert_eq!(meta.is_ok(), is_valid, "{count}");
         }
         assert!(RecordMeta::parse(b"{").unwrap_err().detail.contains("JSON"));
     }
