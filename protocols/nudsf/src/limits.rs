@@ -21,6 +21,10 @@ pub const JSON_BYTES_MAX: usize = 1 << 20;
 /// twice this size), or its stream is reset (HTTP/2).
 pub const HEAD_BYTES_MAX: u32 = 64 << 10;
 
+/// The most parameters of a query: no operation has more than ten, and each is compared with all
+/// before it, ahead of the control of overload and of the access token. More are answered with 400.
+pub const QUERY_PARAMETERS_MAX: usize = 32;
+
 /// The most header fields of a request or of a part. More are answered with 431 and 400.
 pub const HEADERS_MAX: usize = 64;
 
