@@ -18,7 +18,7 @@ use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::OperationRefusal;
-use crate::request_path::{MonitoredResource, Query, encode_segment};
+use crate::request_path::{MonitoredResource, Query, check_new_id, encode_segment};
 use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
@@ -243,6 +243,7 @@ fn written(context: &OperationContext<'_>, version: Option<u64>) -> Validators {
 
 /// `CreateAndUpdateNotificationSubscription`.
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    check_new_id(&context.path.id, "{subscriptionId}")?;
     let mut value = context.json("application/json")?;
     let checked = check(context, &value)?;
     negotiate(context, &mut value);
