@@ -80,7 +80,7 @@ pub(crate) async fn respond(
     let mut operation = None;
     let done = serve(context, request, (&mut guard, &mut operation), arrived).await;
     let reply = done.unwrap_or_else(|problem| Reply::problem(&problem));
-    context.repository.metrics.count(operation, reply.status.as_u16());
+    context.repository.responses.count(operation, reply.status.as_u16());
     reply
 }
 
