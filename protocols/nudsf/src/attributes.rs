@@ -143,6 +143,51 @@ fn is_attribute_text(text: &str) -> bool {
     !text.bytes().fold(false, |any, byte| any | is_refused(byte))
 }
 
+/// The attributes of a record that is replaced, of which only digests and times are read. Each is
+/// read where it is, without a list of all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReplacedAttributes<'a> {
+    meta_digest: u128,
+    meta_modified_ms: u64,
+    blocks: &'a [u8],
+}
+
+impl<'a> ReplacedAttributes<'a> {
+    /// Reads attributes. `None`: [`Attributes::decode`] has none of the record.
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = AttributeReader(bytes);
+        if reader.take::<1>()? != [FORMAT] {
+            return None;
+        }
+        reader.take::<8>()?;
+        let meta_modified_ms = u64::from_le_bytes(reader.take()?);
+        let meta_digest = u128::from_le_bytes(reader.take()?);
+        reader.long_bytes()?;
+        reader.take::<2>()?;
+        Some(Self { meta_digest, meta_modified_ms, blocks: reader.0 })
+    }
+
+    /// When the meta was modified, if it has this digest.
+    pub(crate) fn meta_modified_ms(&self, digest: u128) -> Option<u64> {
+        (self.meta_digest == digest).then_some(self.meta_modified_ms)
+    }
+
+    /// When a block was modified, if it has this digest.
+    pub(crate) fn block_modified_ms(&self, id: &str, digest: u128) -> Option<u64> {
+        let mut reader = AttributeReader(self.blocks);
+        loop {
+            let known = reader.long_bytes()?;
+            reader.short_bytes()?;
+            reader.short_bytes()?;
+            let modified_ms = u64::from_le_bytes(reader.take()?);
+            let known_digest = u128::from_le_bytes(reader.take()?);
+            if known == id.as_bytes() {
+                return (known_digest == digest).then_some(modified_ms);
+            }
+        }
+    }
+}
+
 /// A text of less than 64 KiB. What cannot be decoded would lose all attributes of the record, so
 /// it was refused before.
 fn push_long(text: &str, out: &mut Vec<u8>) {
@@ -162,6 +207,10 @@ fn push_short(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
+fn text_of(bytes: &[u8]) -> Option<&str> {
+    str::from_utf8(bytes).ok().filter(|text| is_attribute_text(text))
+}
+
 struct AttributeReader<'a>(&'a [u8]);
 
 impl<'a> AttributeReader<'a> {
@@ -171,21 +220,28 @@ impl<'a> AttributeReader<'a> {
         Some(*taken)
     }
 
-    fn text(&mut self, bytes: usize) -> Option<&'a str> {
-        let (text, rest) = self.0.split_at_checked(bytes)?;
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
-        let text = str::from_utf8(text).ok()?;
-        is_attribute_text(text).then_some(text)
+        Some(bytes)
+    }
+
+    fn long_bytes(&mut self) -> Option<&'a [u8]> {
+        let count = u16::from_le_bytes(self.take()?);
+        self.bytes(usize::from(count))
+    }
+
+    fn short_bytes(&mut self) -> Option<&'a [u8]> {
+        let [count] = self.take()?;
+        self.bytes(usize::from(count))
     }
 
     fn long(&mut self) -> Option<&'a str> {
-        let bytes = u16::from_le_bytes(self.take()?);
-        self.text(usize::from(bytes))
+        text_of(self.long_bytes()?)
     }
 
     fn short(&mut self) -> Option<&'a str> {
-        let [bytes] = self.take()?;
-        self.text(usize::from(bytes))
+        text_of(self.short_bytes()?)
     }
 }
 
@@ -269,7 +325,38 @@ mod tests {
         #[test]
         fn any_bytes_decode_or_are_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Some(decoded) = Attributes::decode(&bytes) {
-                prop_assert_eq!(decoded.encode(), bytes);
+                prop_assert_eq!(&decoded.encode(), &bytes);
+            }
+            if let Some(replaced) = ReplacedAttributes::of(&bytes) {
+                replaced.block_modified_ms("a", 0);
+            }
+        }
+
+        #[test]
+        fn the_times_of_replaced_attributes_are_those_of_the_decoded_ones(
+            digests in prop::collection::vec(0_u128..3, 0..5), meta in 0_u128..3,
+        ) {
+            const IDS: [&str; 5] = ["a", "b", "c", "d", "e"];
+            let blocks = IDS.iter().zip(&digests).zip(1_u64..).map(|((id, digest), modified_ms)| {
+                let (content_type, encoding) = ("text/plain", "");
+                BlockAttributes { id, content_type, encoding, modified_ms, digest: *digest }
+            });
+            let callback = "http://nf.example";
+            let attributes = Attributes {
+                modified_ms: 8, meta_modified_ms: 9, meta_digest: meta, callback,
+                blocks: blocks.collect(),
+            };
+            let encoded = attributes.encode();
+            let replaced = ReplacedAttributes::of(&encoded).unwrap();
+            for digest in 0..3 {
+                prop_assert_eq!(replaced.meta_modified_ms(digest), (digest == meta).then_some(9));
+                for id in IDS {
+                    let known = attributes.block(id).filter(|known| known.digest == digest);
+                    prop_assert_eq!(
+                        replaced.block_modified_ms(id, digest),
+                        known.map(|known| known.modified_ms)
+                    );
+                }
             }
         }
 
