@@ -68,7 +68,9 @@ pub(crate) fn encode_segment(segment: &str) -> String {
 /// 400: a dot segment, which clients and proxies remove from a path (RFC 3986, section 5.2.4), also
 /// if it is percent-encoded; or control characters, which many of them refuse.
 pub(crate) fn check_new_id(id: &str, name: &str) -> Result<(), Problem> {
-    if id != "." && id != ".." && !id.chars().any(char::is_control) {
+    // Most ids have visible ASCII only, which is seen without decoding.
+    let is_visible = id.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if id != "." && id != ".." && (is_visible || !id.chars().any(char::is_control)) {
         return Ok(());
     }
     let reason = "must not be `.` or `..`, and has no control characters";
