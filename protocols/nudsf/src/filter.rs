@@ -205,12 +205,11 @@ impl TagCounter {
         for value in values {
             has_tag = true;
             if self.kind != CountType::Total {
-                match self.values.get_mut(value) {
-                    Some(count) => *count += 1,
-                    None => {
-                        self.value_bytes += VALUE_BYTES + value.len();
-                        self.values.insert(value.to_vec(), 1);
-                    }
+                if let Some(count) = self.values.get_mut(value) {
+                    *count += 1;
+                } else {
+                    self.value_bytes += VALUE_BYTES + value.len();
+                    self.values.insert(value.to_vec(), 1);
                 }
             }
         }

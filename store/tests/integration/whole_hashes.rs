@@ -113,12 +113,16 @@ fn make(txn: &Txn<'_>, ns: Namespace, (number, step): (usize, &HashStep), model:
             let tags: &[_] = if *has_tags { &TAGS } else { &[] };
             txn.put_fields(ns, b"h", &pairs_of(&fields), Metadata { tags, expires_ms: 0 }).unwrap();
             *model = HashModel { fields: Vec::new(), has_tags: *has_tags };
-            fields.into_iter().for_each(|field| model.set(field));
+            for field in fields {
+                model.set(field);
+            }
         }
         HashStep::Set(fields) => {
             let fields = of(fields);
             txn.set_fields(ns, b"h", &pairs_of(&fields)).unwrap();
-            fields.into_iter().for_each(|field| model.set(field));
+            for field in fields {
+                model.set(field);
+            }
         }
         HashStep::Remove(name) => {
             txn.remove_fields(ns, b"h", &[&[*name]]).unwrap();
