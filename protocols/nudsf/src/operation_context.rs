@@ -169,7 +169,7 @@ impl<'r> OperationContext<'r> {
         let may_be_unchanged =
             spec.method == Method::PATCH || (spec.method == Method::DELETE && is_collection);
         let (session, namespace) = (&self.repository.session, self.namespace());
-        // A PUT tells of what it has written. Its commit owes nothing, and was made under the lease.
+        // A PUT tells of what it has written: its commit owes nothing, and the lease held then.
         let has_put = spec.method == Method::PUT && self.has_committed();
         if owed != Receipt::NONE || has_put || is_of_the_request_alone(reply.status) {
             return Ok(owed);
