@@ -32,7 +32,8 @@ use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
 
 /// Blocks up to this size stand in the record's cell. Copying 512 bytes costs less than the miss of
-/// another cell; a larger block costs more to copy with every change of another.
+/// another cell; a larger block costs more to copy with every change of another. A hash that is put
+/// whole may have larger ones there (`txn/whole_hash.rs`).
 pub(crate) const BLOCK_INLINE_MAX: usize = 512;
 
 /// Bytes of a block's entry in the table.

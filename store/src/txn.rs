@@ -9,6 +9,7 @@ pub(crate) mod for_update;
 mod single;
 pub(crate) mod room;
 pub(crate) mod elements;
+mod whole_hash;
 mod element_names;
 pub(crate) mod txn_record;
 mod commit;
@@ -382,7 +383,8 @@ impl Txn<'_> {
     /// Replaces the tags and the expiry of a record; its value or blocks stay as they are. False if
     /// the record does not exist.
     ///
-    /// Cost: a copy of the value; blocks above 512 bytes are not copied.
+    /// Cost: a copy of the value; blocks above 512 bytes are not copied, or above 1 KiB in a hash
+    /// that was put whole.
     ///
     /// # Errors
     /// `BadArgument` as [`Txn::put_with_metadata`]; `WrongKind` in a namespace of counters;

@@ -13,9 +13,8 @@
 //! Another interface may change the record and leave the attributes. A digest tells which of them
 //! still hold: a time of modification is reported only for what has not changed since.
 
+use nearstate_model::invariant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_seed};
-
-use crate::multipart::has_control;
 
 /// The version of the encoding.
 const FORMAT: u8 = 1;
@@ -97,6 +96,8 @@ impl<'a> Attributes<'a> {
         out.extend_from_slice(&self.meta_modified_ms.to_le_bytes());
         out.extend_from_slice(&self.meta_digest.to_le_bytes());
         push_long(self.callback, &mut out);
+        // A record has far fewer blocks. Only another interface can have written attributes of so
+        // many, and loses those of the last.
         let count = u16::try_from(self.blocks.len()).unwrap_or(u16::MAX);
         out.extend_from_slice(&count.to_le_bytes());
         for block in self.blocks.iter().take(usize::from(count)) {
@@ -135,18 +136,79 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// A text of at most 64 KiB. Longer ones are refused before.
-fn push_long(text: &str, out: &mut Vec<u8>) {
-    let bytes = u16::try_from(text.len()).unwrap_or(0);
-    out.extend_from_slice(&bytes.to_le_bytes());
-    out.extend_from_slice(text.get(..usize::from(bytes)).unwrap_or_default().as_bytes());
+/// True for a text that attributes may have. The parsers refuse all control characters; tabs and
+/// those beyond ASCII are read all the same, because older builds have stored them.
+fn is_attribute_text(text: &str) -> bool {
+    let is_refused = |byte: u8| byte < 0x20 && byte != b'\t' || byte == 0x7f;
+    !text.bytes().fold(false, |any, byte| any | is_refused(byte))
 }
 
-/// A text of at most 255 bytes.
+/// The attributes of a record that is replaced, of which only digests and times are read. Each is
+/// read where it is, without a list of all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReplacedAttributes<'a> {
+    meta_digest: u128,
+    meta_modified_ms: u64,
+    blocks: &'a [u8],
+}
+
+impl<'a> ReplacedAttributes<'a> {
+    /// Reads attributes. `None`: [`Attributes::decode`] has none of the record.
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = AttributeReader(bytes);
+        if reader.take::<1>()? != [FORMAT] {
+            return None;
+        }
+        reader.take::<8>()?;
+        let meta_modified_ms = u64::from_le_bytes(reader.take()?);
+        let meta_digest = u128::from_le_bytes(reader.take()?);
+        reader.long_bytes()?;
+        reader.take::<2>()?;
+        Some(Self { meta_digest, meta_modified_ms, blocks: reader.0 })
+    }
+
+    /// When the meta was modified, if it has this digest.
+    pub(crate) fn meta_modified_ms(&self, digest: u128) -> Option<u64> {
+        (self.meta_digest == digest).then_some(self.meta_modified_ms)
+    }
+
+    /// When a block was modified, if it has this digest.
+    pub(crate) fn block_modified_ms(&self, id: &str, digest: u128) -> Option<u64> {
+        let mut reader = AttributeReader(self.blocks);
+        loop {
+            let known = reader.long_bytes()?;
+            reader.short_bytes()?;
+            reader.short_bytes()?;
+            let modified_ms = u64::from_le_bytes(reader.take()?);
+            let known_digest = u128::from_le_bytes(reader.take()?);
+            if known == id.as_bytes() {
+                return (known_digest == digest).then_some(modified_ms);
+            }
+        }
+    }
+}
+
+/// A text of less than 64 KiB. What cannot be decoded would lose all attributes of the record, so
+/// it was refused before.
+fn push_long(text: &str, out: &mut Vec<u8>) {
+    let Some(bytes) = u16::try_from(text.len()).ok().filter(|_| is_attribute_text(text)) else {
+        invariant!("a text of {} bytes is encoded that no attribute may have", text.len())
+    };
+    out.extend_from_slice(&bytes.to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// The same with less than 256 bytes.
 fn push_short(text: &str, out: &mut Vec<u8>) {
-    let bytes = u8::try_from(text.len()).unwrap_or(0);
+    let Some(bytes) = u8::try_from(text.len()).ok().filter(|_| is_attribute_text(text)) else {
+        invariant!("a text of {} bytes is encoded that no header of a block may have", text.len())
+    };
     out.push(bytes);
-    out.extend_from_slice(text.get(..usize::from(bytes)).unwrap_or_default().as_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn text_of(bytes: &[u8]) -> Option<&str> {
+    str::from_utf8(bytes).ok().filter(|text| is_attribute_text(text))
 }
 
 struct AttributeReader<'a>(&'a [u8]);
@@ -158,21 +220,28 @@ impl<'a> AttributeReader<'a> {
         Some(*taken)
     }
 
-    fn text(&mut self, bytes: usize) -> Option<&'a str> {
-        let (text, rest) = self.0.split_at_checked(bytes)?;
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
-        let text = str::from_utf8(text).ok()?;
-        (!has_control(text)).then_some(text)
+        Some(bytes)
+    }
+
+    fn long_bytes(&mut self) -> Option<&'a [u8]> {
+        let count = u16::from_le_bytes(self.take()?);
+        self.bytes(usize::from(count))
+    }
+
+    fn short_bytes(&mut self) -> Option<&'a [u8]> {
+        let [count] = self.take()?;
+        self.bytes(usize::from(count))
     }
 
     fn long(&mut self) -> Option<&'a str> {
-        let bytes = u16::from_le_bytes(self.take()?);
-        self.text(usize::from(bytes))
+        text_of(self.long_bytes()?)
     }
 
     fn short(&mut self) -> Option<&'a str> {
-        let [bytes] = self.take()?;
-        self.text(usize::from(bytes))
+        text_of(self.short_bytes()?)
     }
 }
 
@@ -204,6 +273,21 @@ mod tests {
         assert_eq!(Attributes::decode(&bytes), Some(example()));
         for length in 0..bytes.len() {
             assert_eq!(Attributes::decode(&bytes[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn texts_that_older_builds_accepted_are_read_and_other_control_characters_are_not() {
+        let with = |callback, content_type| {
+            let block = BlockAttributes { id: "b", content_type, ..Default::default() };
+            Attributes { callback, blocks: vec![block], ..Default::default() }
+        };
+        let old = with("http://nf.example/a\u{85}b", "text/plain;\tcharset=utf-8");
+        assert_eq!(Attributes::decode(&old.encode()), Some(old));
+        let bytes = with("http://nf.example", "text/plain").encode();
+        for control in [0, b'\n', b'\r', 0x1f, 0x7f] {
+            let replaced = bytes.iter().map(|byte| if *byte == b'/' { control } else { *byte });
+            assert_eq!(Attributes::decode(&replaced.collect::<Vec<u8>>()), None, "{control}");
         }
     }
 
@@ -241,7 +325,38 @@ mod tests {
         #[test]
         fn any_bytes_decode_or_are_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Some(decoded) = Attributes::decode(&bytes) {
-                prop_assert_eq!(decoded.encode(), bytes);
+                prop_assert_eq!(&decoded.encode(), &bytes);
+            }
+            if let Some(replaced) = ReplacedAttributes::of(&bytes) {
+                replaced.block_modified_ms("a", 0);
+            }
+        }
+
+        #[test]
+        fn the_times_of_replaced_attributes_are_those_of_the_decoded_ones(
+            digests in prop::collection::vec(0_u128..3, 0..5), meta in 0_u128..3,
+        ) {
+            const IDS: [&str; 5] = ["a", "b", "c", "d", "e"];
+            let blocks = IDS.iter().zip(&digests).zip(1_u64..).map(|((id, digest), modified_ms)| {
+                let (content_type, encoding) = ("text/plain", "");
+                BlockAttributes { id, content_type, encoding, modified_ms, digest: *digest }
+            });
+            let callback = "http://nf.example";
+            let attributes = Attributes {
+                modified_ms: 8, meta_modified_ms: 9, meta_digest: meta, callback,
+                blocks: blocks.collect(),
+            };
+            let encoded = attributes.encode();
+            let replaced = ReplacedAttributes::of(&encoded).unwrap();
+            for digest in 0..3 {
+                prop_assert_eq!(replaced.meta_modified_ms(digest), (digest == meta).then_some(9));
+                for id in IDS {
+                    let known = attributes.block(id).filter(|known| known.digest == digest);
+                    prop_assert_eq!(
+                        replaced.block_modified_ms(id, digest),
+                        known.map(|known| known.modified_ms)
+                    );
+                }
             }
         }
 

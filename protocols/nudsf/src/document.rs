@@ -43,6 +43,11 @@ impl Document {
         Ok(Self { value, modified_ms, version })
     }
 
+    /// The JSON text of the document of a view, for which [`Self::of`] has succeeded.
+    pub(crate) fn text<'v>(view: &'v View<'_>) -> &'v [u8] {
+        view.bytes().get(size_of::<u64>()..).unwrap_or_default()
+    }
+
     /// The validators of the document.
     pub(crate) fn validators(&self) -> Validators {
         Validators { etag: version_etag(self.version), modified_ms: Some(self.modified_ms) }

@@ -105,6 +105,9 @@ fn comparison(object: &Map<String, Value>) -> Result<Search, String> {
     Ok(Search::Compare { op, tag: tag.to_owned(), value: value.as_bytes().to_vec() })
 }
 
+/// Bytes that a value of a count takes beside its own.
+const VALUE_BYTES: usize = 64;
+
 /// How values of a tag are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CountType {
@@ -126,6 +129,8 @@ pub(crate) struct TagCounter {
     filter: Option<Search>,
     records: u64,
     values: BTreeMap<Vec<u8>, u64>,
+    /// Bytes of the values, which are counted with each record.
+    value_bytes: usize,
 }
 
 /// Parses `tag-count-filter`: an object of count expressions, or a single one, which is named
@@ -182,7 +187,7 @@ fn counter(name: &str, value: &Value) -> Result<TagCounter, Problem> {
         Some(filter) => Some(parse(filter, PARAMETER)?),
     };
     let (name, values) = (name.to_owned(), BTreeMap::new());
-    Ok(TagCounter { name, kind, tag, filter, records: 0, values })
+    Ok(TagCounter { name, kind, tag, filter, records: 0, values, value_bytes: 0 })
 }
 
 impl TagCounter {
@@ -200,18 +205,20 @@ impl TagCounter {
         for value in values {
             has_tag = true;
             if self.kind != CountType::Total {
-                match self.values.get_mut(value) {
-                    Some(count) => *count += 1,
-                    None => drop(self.values.insert(value.to_vec(), 1)),
+                if let Some(count) = self.values.get_mut(value) {
+                    *count += 1;
+                } else {
+                    self.value_bytes += VALUE_BYTES + value.len();
+                    self.values.insert(value.to_vec(), 1);
                 }
             }
         }
         self.records += u64::from(has_tag);
     }
 
-    /// Bytes of the state, which grows with the number of values.
-    pub(crate) fn buffered_bytes(&self) -> usize {
-        self.values.len() * 64 + self.values.keys().map(Vec::len).sum::<usize>()
+    /// Bytes of the state, which grows with the number of values. Known without a look at them.
+    pub(crate) const fn buffered_bytes(&self) -> usize {
+        self.value_bytes
     }
 
     /// The name of the count and its result, a `TagCount`.
@@ -356,6 +363,25 @@ mod tests {
             assert!(parse_counts(text).is_err(), "{text}");
         }
         assert_eq!(parse_counts(r#"{"countType":"TOTAL_COUNT"}"#).unwrap()[0].result().0, "count");
+    }
+
+    proptest! {
+        #[test]
+        fn the_bytes_of_a_count_are_those_of_its_different_values(
+            values in prop::collection::vec("[ab]{0,3}", 0..40),
+        ) {
+            let text = r#"{"u":{"countType":"UNIQUE_COUNT","tag":"a"},
+                "t":{"countType":"TOTAL_COUNT","tag":"a"}}"#;
+            for mut counter in parse_counts(text).unwrap() {
+                for value in &values {
+                    counter.add(b"r1", &[("a", value.as_bytes()), ("b", b"other")]);
+                    let bytes = counter.values.keys().map(|value| VALUE_BYTES + value.len());
+                    prop_assert_eq!(counter.buffered_bytes(), bytes.sum::<usize>());
+                }
+                let is_counted = counter.kind != CountType::Total && !values.is_empty();
+                prop_assert_eq!(counter.buffered_bytes() > 0, is_counted);
+            }
+        }
     }
 
     const PIECES: &[&str] = &[

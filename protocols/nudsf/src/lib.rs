@@ -39,6 +39,7 @@ mod request_path;
 mod features;
 mod table;
 mod token;
+mod grant;
 mod fetch_state;
 mod control_plane_client;
 mod problem;

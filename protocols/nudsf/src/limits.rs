@@ -21,6 +21,10 @@ pub const JSON_BYTES_MAX: usize = 1 << 20;
 /// twice this size), or its stream is reset (HTTP/2).
 pub const HEAD_BYTES_MAX: u32 = 64 << 10;
 
+/// The most parameters of a query: no operation has more than ten, and each is compared with all
+/// before it, ahead of the control of overload and of the access token. More are answered with 400.
+pub const QUERY_PARAMETERS_MAX: usize = 32;
+
 /// The most header fields of a request or of a part. More are answered with 431 and 400.
 pub const HEADERS_MAX: usize = 64;
 
@@ -81,6 +85,11 @@ pub const PART_HEADER_BYTES_MAX: usize = 255;
 
 /// The most items of a patch. Each may copy the document. More are answered with 400.
 pub const PATCH_ITEMS_MAX: usize = 256;
+
+/// The most bytes of documents that the items of a patch copy together, as JSON text. All are
+/// copied, written and checked in one transaction, in which the core serves no other request: some
+/// tenths of a second. Further items fail; those of documents below 64 KiB never do.
+pub const PATCH_COPIED_BYTES_MAX: usize = 16 << 20;
 
 /// The longest callback URI, in bytes. A longer one is answered with 400.
 pub const URI_BYTES_MAX: usize = 2048;

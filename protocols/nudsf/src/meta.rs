@@ -1,9 +1,11 @@
 //! `RecordMeta` (TS 29.598): tags, `ttl`, `callbackReference`, `schemaId`; from JSON and back.
 
 use hyper::StatusCode;
+use nearstate_model::limits::TAGS_MAX;
 use serde_json::{Map, Value, json};
 
 use crate::limits::{JSON_BYTES_MAX, URI_BYTES_MAX};
+use crate::multipart::has_control;
 use crate::plain_json::PlainJson;
 use crate::problem::Problem;
 use crate::tags::{MetaTags, is_plain, is_tag_name};
@@ -261,6 +263,29 @@ pub(crate) fn parse_json(bytes: &[u8]) -> Result<Value, Problem> {
         .map_err(|error| Problem::message(format!("the body is no JSON: {error}")))
 }
 
+/// The bytes of a value in memory, without what the allocator adds. It takes as long as a clone.
+pub(crate) fn value_bytes(value: &Value) -> usize {
+    // Nodes of the map are half full at least, and three quarters usually.
+    const MEMBER_BYTES: usize = (size_of::<String>() + size_of::<Value>()) * 4 / 3;
+    let (mut open, mut bytes) = (vec![value], size_of::<Value>());
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) => bytes += text.len(),
+            Value::Array(items) => {
+                bytes += items.len() * size_of::<Value>();
+                open.extend(items);
+            }
+            Value::Object(members) => {
+                let names: usize = members.keys().map(String::len).sum();
+                bytes += names + members.len() * MEMBER_BYTES;
+                open.extend(members.values());
+            }
+        }
+    }
+    bytes
+}
+
 /// Reads tags: each name has one value or more, without duplicates.
 pub(crate) fn tags_from_json(value: &Value, pointer: &str) -> Result<MetaTags, Problem> {
     read_tags(value, pointer, false)
@@ -278,6 +303,12 @@ fn read_tags(value: &Value, pointer: &str, may_repeat: bool) -> Result<MetaTags,
     let Value::Object(object) = value else {
         return Err(Problem::optional(pointer, "must be an object of tag names"));
     };
+    // The store refuses them too, but not before all were sorted, for each item of a patch.
+    let count: usize = object.values().filter_map(Value::as_array).map(Vec::len).sum();
+    if !may_repeat && count > TAGS_MAX {
+        let reason = format!("a record has at most {TAGS_MAX} tag values, not {count}");
+        return Err(Problem::optional(pointer, reason));
+    }
     let mut tags = MetaTags::default();
     for (name, values) in object {
         let refused =
@@ -333,9 +364,11 @@ pub(crate) fn is_short_text(text: &str) -> bool {
     !text.is_empty() && text.len() <= nearstate_model::limits::TAG_VALUE_BYTES_MAX
 }
 
-/// True for an absolute `http` or `https` URI.
+/// True for an absolute `http` or `https` URI without control characters: the parser of URIs takes
+/// any UTF-8 in a path.
 pub(crate) fn is_callback(text: &str) -> bool {
     text.len() <= URI_BYTES_MAX
+        && !has_control(text)
         && text.parse::<hyper::Uri>().is_ok_and(|uri| {
             uri.host().is_some_and(|host| !host.is_empty())
                 && matches!(uri.scheme_str(), Some("http" | "https"))
@@ -438,6 +471,14 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_value_are_those_of_all_its_parts() {
+        let one = size_of::<Value>();
+        assert_eq!(value_bytes(&json!(1)), one);
+        assert_eq!(value_bytes(&json!([0, [0, "abc"]])), one * 5 + 3);
+        assert!(value_bytes(&json!({"a": {"b": 1}})) >= one * 3 + 2 * size_of::<String>() + 2);
+    }
+
+    #[test]
     fn an_invalid_attribute_is_named_by_its_pointer() {
         for (text, pointer) in [
             ("[]", ""),
@@ -452,11 +493,17 @@ mod tests {
             (r#"{"ttl":"soon"}"#, "/ttl"),
             (r#"{"callbackReference":"nf"}"#, "/callbackReference"),
             (r#"{"callbackReference":"file:///etc"}"#, "/callbackReference"),
+            ("{\"callbackReference\":\"http://nf.example/a\u{85}b\"}", "/callbackReference"),
             (r#"{"schemaId":""}"#, "/schemaId"),
         ] {
             let problem = RecordMeta::parse(text.as_bytes()).unwrap_err();
             assert_eq!(problem.status.as_u16(), 400, "{text}");
             assert_eq!(problem.invalid[0].0, pointer, "{text}");
+        }
+        for (count, is_valid) in [(TAGS_MAX, true), (TAGS_MAX + 1, false)] {
+            let values: Vec<String> = (0..count).map(|value| value.to_string()).collect();
+            let meta = RecordMeta::from_json(&json!({"tags": {"a": values}}), "");
+            assert_eq!(meta.is_ok(), is_valid, "{count}");
         }
         assert!(RecordMeta::parse(b"{").unwrap_err().detail.contains("JSON"));
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
 use crate::features::FeatureSet;
-use crate::meta::parse_json;
+use crate::meta::{parse_json, value_bytes};
 use crate::multipart::is_media_type;
 use crate::problem::Problem;
 use crate::reply::{Reply, accepts, check_accepted};
@@ -36,6 +36,8 @@ pub(crate) struct OperationContext<'r> {
     /// The time of the request in milliseconds.
     pub(crate) now_ms: u64,
     state: &'r HttpConnectionState,
+    /// The values that were parsed from the body, which the operation may keep until it ends.
+    json_memory: SearchMemory<'r>,
     /// The request has changed something: its response must be sent.
     has_committed: Cell<bool>,
     /// The last commit of the request that must be replicated before it is answered.
@@ -84,6 +86,7 @@ impl<'r> OperationContext<'r> {
             gets_previous: path.query.flag("get-previous")?,
             now_ms: now_ms(),
             state,
+            json_memory: SearchMemory::new(state),
             has_committed: Cell::new(false),
             owed: Cell::default(),
         })
@@ -166,7 +169,9 @@ impl<'r> OperationContext<'r> {
         let may_be_unchanged =
             spec.method == Method::PATCH || (spec.method == Method::DELETE && is_collection);
         let (session, namespace) = (&self.repository.session, self.namespace());
-        if owed != Receipt::NONE || is_of_the_request_alone(reply.status) {
+        // A PUT tells of what it has written: its commit owes nothing, and the lease held then.
+        let has_put = spec.method == Method::PUT && self.has_committed();
+        if owed != Receipt::NONE || has_put || is_of_the_request_alone(reply.status) {
             return Ok(owed);
         }
         if session.owner_lease()? == OwnerLease::Expired
@@ -256,7 +261,18 @@ impl<'r> OperationContext<'r> {
     /// 400, 413, 415.
     pub(crate) fn json(&self, media: &str) -> Result<Value, Problem> {
         self.require_media(media)?;
-        parse_json(&self.body)
+        self.parse_counted(&self.body)
+    }
+
+    /// As [`parse_json`] for the body or a part of it. The values, which take sixteen times the
+    /// bytes of their text and more, count for the connection until the request ends.
+    ///
+    /// # Errors
+    /// 400, 413.
+    pub(crate) fn parse_counted(&self, text: &[u8]) -> Result<Value, Problem> {
+        let value = parse_json(text)?;
+        self.json_memory.set_kept(value_bytes(&value));
+        Ok(value)
     }
 
     /// The result of the conditions for a read: `Some` is the response to send instead.

@@ -1,9 +1,11 @@
 //! JSON patches (RFC 6902, `PatchItem`) of documents, with a report of the items that fail.
 
+use std::io::Write;
+
 use json_patch::{PatchOperation, patch};
 use serde_json::{Value, json};
 
-use crate::limits::PATCH_ITEMS_MAX;
+use crate::limits::{PATCH_COPIED_BYTES_MAX, PATCH_ITEMS_MAX};
 use crate::problem::Problem;
 
 /// The media type of a patch.
@@ -56,32 +58,62 @@ pub(crate) struct FailedItem {
 }
 
 /// Applies the items one by one. An item that fails, or leaves a document that `validate` refuses,
-/// changes nothing and is reported.
+/// changes nothing and is reported. Items beyond [`PATCH_COPIED_BYTES_MAX`] fail.
 pub(crate) fn apply(
     document: &mut Value,
     items: &[PatchItem],
     validate: impl Fn(&PatchItem, &Value) -> Result<(), Problem>,
 ) -> Vec<FailedItem> {
     let mut failed = Vec::new();
+    let (mut bytes, mut copied) = (text_bytes(document), 0);
     for (index, item) in items.iter().enumerate() {
-        let mut changed = document.clone();
         let is_test = matches!(item.operation, PatchOperation::Test(_));
-        let applied = patch(&mut changed, std::slice::from_ref(&item.operation))
-            .map_err(|error| error.to_string())
-            .and_then(|()| check_size(&changed))
-            .and_then(|()| validate(item, &changed).map_err(|problem| problem.detail));
-        match applied {
-            Ok(()) => *document = changed,
-            Err(reason) => {
-                let reason = format!("{reason} (failed operation index= {index})");
-                failed.push(FailedItem { path: item.path.clone(), reason, is_test });
-            }
+        let applied = if is_test {
+            // It changes nothing, so that it needs no copy.
+            apply_one(document, item)
+        } else {
+            copied += bytes;
+            check_copied(copied).and_then(|()| changed(document, item, &validate)).map(|changed| {
+                (*document, bytes) = changed;
+            })
+        };
+        if let Err(reason) = applied {
+            let reason = format!("{reason} (failed operation index= {index})");
+            failed.push(FailedItem { path: item.path.clone(), reason, is_test });
         }
     }
     failed
 }
 
-fn check_size(document: &Value) -> Result<(), String> {
+fn apply_one(document: &mut Value, item: &PatchItem) -> Result<(), String> {
+    patch(document, std::slice::from_ref(&item.operation)).map_err(|error| error.to_string())
+}
+
+fn check_copied(bytes: usize) -> Result<(), String> {
+    if bytes <= PATCH_COPIED_BYTES_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "each item copies the document, and all together would copy more than \
+         {PATCH_COPIED_BYTES_MAX} bytes: send fewer items at once"
+    ))
+}
+
+/// A copy of the document with the change of an item, and the bytes of its text.
+fn changed(
+    document: &Value,
+    item: &PatchItem,
+    validate: &impl Fn(&PatchItem, &Value) -> Result<(), Problem>,
+) -> Result<(Value, usize), String> {
+    let mut changed = document.clone();
+    apply_one(&mut changed, item)?;
+    let bytes = check_size(&changed)?;
+    validate(item, &changed).map_err(|problem| problem.detail)?;
+    Ok((changed, bytes))
+}
+
+/// Returns the bytes of the text of a document.
+fn check_size(document: &Value) -> Result<usize, String> {
     let mut open = vec![(document, 1)];
     while let Some((value, depth)) = open.pop() {
         if depth > DOCUMENT_DEPTH_MAX {
@@ -94,10 +126,32 @@ fn check_size(document: &Value) -> Result<(), String> {
         }
     }
     // An item adds at most the size of the document, so the text is bounded by twice the limit.
-    if document.to_string().len() > DOCUMENT_BYTES_MAX {
+    let bytes = text_bytes(document);
+    if bytes > DOCUMENT_BYTES_MAX {
         return Err(format!("the document would exceed {DOCUMENT_BYTES_MAX} bytes"));
     }
-    Ok(())
+    Ok(bytes)
+}
+
+/// Counts the bytes of a text that is not kept.
+struct ByteCount(usize);
+
+impl Write for ByteCount {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn text_bytes(document: &Value) -> usize {
+    let mut count = ByteCount(0);
+    let written = serde_json::to_writer(&mut count, document);
+    debug_assert!(written.is_ok(), "a value in memory has a text");
+    count.0
 }
 
 /// A `PatchResult`.
@@ -146,6 +200,26 @@ mod tests {
             Value::Array(vec![json!({"op": "remove", "path": "/a"}); PATCH_ITEMS_MAX + 1]),
         ] {
             assert_eq!(parse(&value).unwrap_err().status.as_u16(), 400, "{value}");
+        }
+    }
+
+    #[test]
+    fn items_beyond_the_bytes_that_a_patch_may_copy_fail_and_tests_copy_nothing() {
+        let mut document = json!({"a": "x".repeat(1 << 20), "b": 0});
+        assert_eq!(text_bytes(&document), document.to_string().len());
+        let item = |index: usize| match index % 2 {
+            0 => json!({"op": "test", "path": "/a", "value": document["a"]}),
+            _ => json!({"op": "replace", "path": "/b", "value": index}),
+        };
+        let items = Value::Array((0..PATCH_ITEMS_MAX).map(item).collect());
+        let items = parse(&items).unwrap();
+        let failed = apply(&mut document, &items, |_, _| Ok(()));
+        let copied = PATCH_COPIED_BYTES_MAX >> 20;
+        // A copy is a little larger than a mebibyte.
+        assert_eq!(failed.len(), PATCH_ITEMS_MAX / 2 - copied + 1);
+        assert_eq!(document["b"], 2 * copied - 3);
+        for item in failed {
+            assert!(!item.is_test && item.reason.contains("fewer items"), "{}", item.reason);
         }
     }
 

@@ -21,7 +21,8 @@ use nearstate_model::limits::TAG_VALUE_BYTES_MAX;
 use nearstate_store::{Form, Kind, Metadata, Namespace, Txn, View};
 
 use crate::attributes::{
-    Attributes, BlockAttributes, block_digest, digest_etag, hex_digit, meta_digest,
+    Attributes, BlockAttributes, ReplacedAttributes, block_digest, digest_etag, hex_digit,
+    meta_digest,
 };
 use crate::conditions::Validators;
 use crate::meta::{RecordMeta, SCHEMA_TAG, meta_text};
@@ -148,7 +149,10 @@ impl<'v> StoredBlock<'v> {
 #[derive(Debug)]
 pub(crate) struct StoredRecord<'v> {
     view: &'v View<'v>,
-    attributes: Option<Attributes<'v>>,
+    /// The attributes as they are stored.
+    encoded: Option<&'v [u8]>,
+    /// The attributes, once they were asked for: a record that is replaced needs a part of them.
+    decoded: OnceCell<Option<Attributes<'v>>>,
     /// The JSON text of the meta, once it was asked for.
     meta_text: OnceCell<String>,
 }
@@ -176,8 +180,11 @@ impl<'v> StoredRecord<'v> {
                 view.tags().find(|(name, _)| *name == ATTRIBUTES_TAG).map(|(_, value)| value)
             }
         };
-        let attributes = encoded.and_then(Attributes::decode);
-        Some(Self { view, attributes, meta_text: OnceCell::new() })
+        Some(Self { view, encoded, decoded: OnceCell::new(), meta_text: OnceCell::new() })
+    }
+
+    fn attributes(&self) -> Option<&Attributes<'v>> {
+        self.decoded.get_or_init(|| self.encoded.and_then(Attributes::decode)).as_ref()
     }
 
     /// The version of the record.
@@ -198,7 +205,7 @@ impl<'v> StoredRecord<'v> {
             }
         }
         tags.sort();
-        let callback = self.attributes.as_ref().map(|attributes| attributes.callback.to_owned());
+        let callback = self.attributes().map(|attributes| attributes.callback.to_owned());
         let callback = callback.filter(|callback| !callback.is_empty());
         RecordMeta { expires_ms: self.view.expires_ms(), callback, schema_id, tags }
     }
@@ -219,7 +226,7 @@ impl<'v> StoredRecord<'v> {
                 }
             }
             tags.sort_by_key(|(name, _)| *name);
-            let callback = self.attributes.as_ref().map(|attributes| attributes.callback);
+            let callback = self.attributes().map(|attributes| attributes.callback);
             let callback = callback.filter(|callback| !callback.is_empty());
             let tags = tags.iter().map(|(name, value)| (*name, &**value));
             let texts = (callback, schema.as_deref());
@@ -235,21 +242,21 @@ impl<'v> StoredRecord<'v> {
         if self.view.form() != Form::Blocks {
             return self.blocks().into_iter().find(|block| block.id == id);
         }
-        let attributes = self.attributes.as_ref().and_then(|attributes| attributes.block(id));
+        let attributes = self.attributes().and_then(|attributes| attributes.block(id));
         Some(stored_block(id, self.view.block(id)?, attributes))
     }
 
     /// All blocks: first those with attributes, in the order of the client, then others.
     pub(crate) fn blocks(&self) -> Vec<StoredBlock<'_>> {
         let known: &[BlockAttributes<'_>] =
-            self.attributes.as_ref().map_or(&[], |attributes| &attributes.blocks);
+            self.attributes().map_or(&[], |attributes| &attributes.blocks);
         let mut blocks: Vec<StoredBlock<'_>> = Vec::new();
         match self.view.form() {
             Form::Set => {}
             Form::Value => {
                 let bytes = self.view.bytes();
                 let attributes = known.iter().find(|block| block.id == VALUE_BLOCK);
-                if attributes.is_some() || self.attributes.is_none() || !bytes.is_empty() {
+                if attributes.is_some() || self.attributes().is_none() || !bytes.is_empty() {
                     blocks.push(stored_block(VALUE_BLOCK, bytes, attributes));
                 }
             }
@@ -299,7 +306,7 @@ impl<'v> StoredRecord<'v> {
     }
 
     fn modified_ms(&self) -> Option<u64> {
-        let attributes = self.attributes.as_ref()?;
+        let attributes = self.attributes()?;
         let blocks = self.blocks();
         let is_same = blocks.len() == attributes.blocks.len()
             && blocks.iter().all(|block| {
@@ -312,7 +319,7 @@ impl<'v> StoredRecord<'v> {
     /// The validators of the meta with this JSON text.
     pub(crate) fn meta_validators(&self, text: &str) -> Validators {
         let digest = meta_digest(text);
-        let attributes = self.attributes.as_ref();
+        let attributes = self.attributes();
         let known = attributes.filter(|attributes| attributes.meta_digest == digest);
         Validators {
             etag: digest_etag(digest),
@@ -395,28 +402,27 @@ pub(crate) struct RecordPlace<'k> {
 }
 
 /// The attributes of a draft that replaces a record. Times of what does not change are kept.
-fn attributes_of<'d>(
+pub(crate) fn attributes_of<'d>(
     draft: &'d RecordDraft<'_>,
-    old: Option<&Attributes<'_>>,
+    old: Option<ReplacedAttributes<'_>>,
     now_ms: u64,
 ) -> Attributes<'d> {
-    let digest = meta_digest(&draft.meta.to_text());
-    let old_meta = old.filter(|old| old.meta_digest == digest);
+    let meta_digest = meta_digest(&draft.meta.to_text());
     let blocks = draft.blocks.iter().map(|block| {
         let digest = block_digest(&block.content_type, &block.encoding, &block.bytes);
-        let same = old.and_then(|old| old.block(&block.id)).filter(|old| old.digest == digest);
+        let same = old.and_then(|old| old.block_modified_ms(&block.id, digest));
         BlockAttributes {
             id: &block.id,
             content_type: &block.content_type,
             encoding: &block.encoding,
-            modified_ms: same.map_or(now_ms, |same| same.modified_ms),
+            modified_ms: same.unwrap_or(now_ms),
             digest,
         }
     });
     Attributes {
         modified_ms: now_ms,
-        meta_modified_ms: old_meta.map_or(now_ms, |old| old.meta_modified_ms),
-        meta_digest: digest,
+        meta_modified_ms: old.and_then(|old| old.meta_modified_ms(meta_digest)).unwrap_or(now_ms),
+        meta_digest,
         callback: draft.meta.callback.as_deref().unwrap_or_default(),
         blocks: blocks.collect(),
     }
@@ -432,7 +438,7 @@ pub(crate) fn write_record(
     draft: &RecordDraft<'_>,
     old: Option<&StoredRecord<'_>>,
 ) -> nearstate_model::Result<()> {
-    let old = old.and_then(|old| old.attributes.as_ref());
+    let old = old.and_then(|old| ReplacedAttributes::of(old.encoded?));
     let encoded = attributes_of(draft, old, place.now_ms).encode();
     let RecordPlace { namespace, key, .. } = place;
     let mut tags = draft.meta.pairs();
@@ -464,7 +470,7 @@ pub(crate) fn write_one_block(
     (id, block): (&str, Option<&BlockDraft<'_>>),
 ) -> nearstate_model::Result<()> {
     let mut attributes = match old.view.form() {
-        Form::Blocks => old.attributes.clone().unwrap_or_default(),
+        Form::Blocks => old.attributes().cloned().unwrap_or_default(),
         // The form of the record may change, so it is written as a whole.
         Form::Value | Form::Set => {
             let mut draft = old.to_draft();
@@ -520,7 +526,7 @@ pub(crate) fn write_meta(
     meta: &RecordMeta,
 ) -> nearstate_model::Result<()> {
     let attributes = match old.view.form() {
-        Form::Blocks => old.attributes.clone().unwrap_or_default(),
+        Form::Blocks => old.attributes().cloned().unwrap_or_default(),
         Form::Value | Form::Set => {
             let draft = RecordDraft { meta: meta.clone(), ..old.to_draft() };
             return write_record(txn, place, &draft, Some(old));

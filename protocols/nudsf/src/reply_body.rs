@@ -160,6 +160,7 @@ impl HttpConnectionState {
 /// The memory of a search in progress, which counts for its connection until this is dropped. A
 /// search is a task of its own: when it has grown, the connection is woken, so that the node
 /// compares the memory of the core with its limit.
+#[derive(Debug)]
 pub(crate) struct SearchMemory<'s> {
     state: &'s HttpConnectionState,
     /// Keys that are kept so that none is found twice.

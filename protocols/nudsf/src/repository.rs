@@ -19,7 +19,7 @@ use crate::problem::Problem;
 use crate::record::StoredRecord;
 use crate::reply::Reply;
 use crate::request_path::{API, encode_segment};
-use crate::settings::{NudsfMetrics, NudsfSettings, StorageSpec};
+use crate::settings::{CoreResponses, NudsfMetrics, NudsfSettings, StorageSpec};
 use crate::timer::{DUE_TAG, EXPIRED_TAG};
 
 /// Attempts of a transaction that finds the region full: each begins by moving records together.
@@ -53,6 +53,8 @@ pub(crate) struct Repository {
     storages: Vec<Storage>,
     pub(crate) settings: Arc<NudsfSettings>,
     pub(crate) metrics: Arc<NudsfMetrics>,
+    /// The responses of this core.
+    pub(crate) responses: Arc<CoreResponses>,
 }
 
 /// Why the body of a transaction ends without a commit.
@@ -123,7 +125,8 @@ impl Repository {
             let subscriptions = Cell::new((Duration::ZERO, true));
             storages.push(Storage { spec: spec.clone(), namespaces, subscriptions });
         }
-        Ok(Self { session, storages, settings, metrics })
+        let responses = metrics.of_core();
+        Ok(Self { session, storages, settings, metrics, responses })
     }
 
     /// The namespaces of a storage. One that another client has removed is created again.

@@ -7,6 +7,7 @@ use hyper::{Method, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::features::FeatureSet;
+use crate::limits::QUERY_PARAMETERS_MAX;
 use crate::problem::Problem;
 use crate::table::{OperationSpec, Resource, find, methods};
 
@@ -67,7 +68,9 @@ pub(crate) fn encode_segment(segment: &str) -> String {
 /// 400: a dot segment, which clients and proxies remove from a path (RFC 3986, section 5.2.4), also
 /// if it is percent-encoded; or control characters, which many of them refuse.
 pub(crate) fn check_new_id(id: &str, name: &str) -> Result<(), Problem> {
-    if id != "." && id != ".." && !id.chars().any(char::is_control) {
+    // Most ids have visible ASCII only, which is seen without decoding.
+    let is_visible = id.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if id != "." && id != ".." && (is_visible || !id.chars().any(char::is_control)) {
         return Ok(());
     }
     let reason = "must not be `.` or `..`, and has no control characters";
@@ -226,6 +229,10 @@ impl Query {
     fn parse(text: &str) -> Result<Self, Problem> {
         let mut all: Vec<(String, String)> = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            if all.len() == QUERY_PARAMETERS_MAX {
+                let reason = format!("has more than {QUERY_PARAMETERS_MAX} parameters");
+                return Err(Problem::form("query", reason));
+            }
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             // `+` is a space in forms, and clients encode the JSON of a filter so.
             let decode = |text: &str| {
@@ -325,6 +332,17 @@ mod tests {
                 assert_eq!(found, wanted, "{root} {below}");
             }
         }
+    }
+
+    #[test]
+    fn a_query_has_a_limited_number_of_parameters() {
+        let with = |count: usize| {
+            let query: Vec<String> = (0..count).map(|index| format!("p{index}=&")).collect();
+            parsed(&Method::GET, &format!("/nudsf-dr/v1/R/S/records?{}", query.concat()))
+        };
+        assert_eq!(with(QUERY_PARAMETERS_MAX).unwrap().query.get("p31"), Some(""));
+        let problem = with(QUERY_PARAMETERS_MAX + 1).unwrap_err();
+        assert_eq!((problem.status.as_u16(), problem.cause), (400, "INVALID_MSG_FORMAT"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use nearstate_node::Core;
 use nearstate_node::executor::timeout;
 use nearstate_store::{Receipt, now_ms};
 
+use crate::grant::Grant;
 use crate::load::CoreLoad;
 use crate::operation_context::OperationContext;
 use crate::operations::execute;
@@ -23,7 +24,6 @@ use crate::request_body::{RequestBody, collect};
 use crate::request_path::{self, RequestPath};
 use crate::sbi::{SbiHeaders, timed_out};
 use crate::times::format_http_date;
-use crate::token::Grant;
 
 /// What a connection needs to serve requests.
 pub(crate) struct RequestContext {
@@ -58,7 +58,7 @@ impl RequestContext {
         let (given, now_ms) = (headers.get(AUTHORIZATION), now_ms());
         if let Some((known, grant)) = &*self.grant.borrow()
             && Some(known) == given
-            && grant.is_current(now_ms)
+            && grant.is_current(keys.generation(), now_ms)
         {
             return grant.check(scope);
         }
@@ -80,7 +80,7 @@ pub(crate) async fn respond(
     let mut operation = None;
     let done = serve(context, request, (&mut guard, &mut operation), arrived).await;
     let reply = done.unwrap_or_else(|problem| Reply::problem(&problem));
-    context.repository.metrics.count(operation, reply.status.as_u16());
+    context.repository.responses.count(operation, reply.status.as_u16());
     reply
 }
 

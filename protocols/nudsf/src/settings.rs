@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
 use nearstate_model::{Error, Result};
 use nearstate_node::ClientTls;
+use nearstate_node::metrics::CoreCounter;
 use nearstate_store::REPLICATION_WAIT_MAX;
 
 use crate::features::FeatureSet;
@@ -238,10 +239,28 @@ impl NotificationKind {
 /// The classes of status codes that are counted.
 const CLASSES: usize = 6;
 
-/// Counts responses by operation and class of status. All cores share it.
+/// Counts the responses of a core by operation and class of status. Cores that shared the counters
+/// would wait for each other's cache lines with each response.
+#[derive(Debug, Default)]
+pub(crate) struct CoreResponses([[CoreCounter; CLASSES]; OPERATION_COUNT + 1]);
+
+impl CoreResponses {
+    /// Counts a response, on the core that has these counters. `None`: the request named no
+    /// operation.
+    pub(crate) fn count(&self, operation: Option<usize>, status: u16) {
+        let row = operation.unwrap_or(OPERATION_COUNT);
+        let class = usize::from(status / 100);
+        if let Some(count) = self.0.get(row).and_then(|row| row.get(class)) {
+            count.add(1);
+        }
+    }
+}
+
+/// Counts responses by operation and class of status, and notifications. All cores share it.
 #[derive(Debug)]
 pub struct NudsfMetrics {
-    counts: [[AtomicU64; CLASSES]; OPERATION_COUNT + 1],
+    /// Those of each core and protocol, which has added its own at its start.
+    responses: Mutex<Vec<Arc<CoreResponses>>>,
     notifications: [[AtomicU64; NotificationResult::ALL.len()]; NotificationKind::ALL.len()],
     retries: AtomicU64,
     stalls: AtomicU64,
@@ -252,7 +271,7 @@ pub struct NudsfMetrics {
 impl Default for NudsfMetrics {
     fn default() -> Self {
         Self {
-            counts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            responses: Mutex::default(),
             notifications: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
             retries: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
@@ -263,13 +282,15 @@ impl Default for NudsfMetrics {
 }
 
 impl NudsfMetrics {
-    /// Counts a response. `None`: the request named no operation.
-    pub(crate) fn count(&self, operation: Option<usize>, status: u16) {
-        let row = operation.unwrap_or(OPERATION_COUNT);
-        let class = usize::from(status / 100);
-        if let Some(count) = self.counts.get(row).and_then(|row| row.get(class)) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Counters of the responses of a core, which no other core adds to.
+    pub(crate) fn of_core(&self) -> Arc<CoreResponses> {
+        let responses = Arc::<CoreResponses>::default();
+        self.lock_responses().push(Arc::clone(&responses));
+        responses
+    }
+
+    fn lock_responses(&self) -> MutexGuard<'_, Vec<Arc<CoreResponses>>> {
+        self.responses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count_notification(&self, kind: NotificationKind, result: NotificationResult) {
@@ -332,11 +353,14 @@ impl NudsfMetrics {
     /// number of responses.
     pub fn snapshot(&self) -> Vec<(&'static str, &'static str, u64)> {
         const NAMES: [&str; CLASSES] = ["0xx", "1xx", "2xx", "3xx", "4xx", "5xx"];
-        let mut all = Vec::new();
+        let (mut all, responses) = (Vec::new(), self.lock_responses());
         let names = OPERATIONS.iter().map(|spec| spec.id).chain(["none"]);
-        for (name, row) in names.zip(&self.counts) {
-            for (class, count) in NAMES.iter().zip(row).skip(2) {
-                all.push((name, *class, count.load(Ordering::Relaxed)));
+        for (row, name) in names.enumerate() {
+            for (class, class_name) in NAMES.iter().enumerate().skip(2) {
+                let of_core = |core: &Arc<CoreResponses>| {
+                    core.0.get(row).and_then(|row| row.get(class)).map_or(0, CoreCounter::get)
+                };
+                all.push((name, *class_name, responses.iter().map(of_core).sum()));
             }
         }
         all
@@ -374,10 +398,14 @@ mod tests {
     #[test]
     fn responses_are_counted_by_operation_and_class() {
         let metrics = NudsfMetrics::default();
-        metrics.count(Some(0), 204);
-        metrics.count(Some(0), 200);
-        metrics.count(None, 404);
-        metrics.count(Some(99), 200);
+        assert!(metrics.snapshot().iter().all(|row| row.2 == 0));
+        let (core, other) = (metrics.of_core(), metrics.of_core());
+        core.count(Some(0), 204);
+        other.count(Some(0), 200);
+        core.count(None, 404);
+        core.count(Some(99), 200);
+        // Each core writes only its own.
+        assert_eq!((core.0[0][2].get(), other.0[0][2].get()), (1, 1));
         let counted: Vec<_> = metrics.snapshot().into_iter().filter(|row| row.2 > 0).collect();
         assert_eq!(counted, [("SearchRecord", "2xx", 2), ("none", "4xx", 1)]);
     }

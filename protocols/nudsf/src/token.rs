@@ -3,7 +3,6 @@
 //!
 //! The key determines the algorithm. A token that names another algorithm, or `none`, is refused.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,6 +21,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::fetch_state::FetchState;
+use crate::grant::Grant;
 use crate::problem::Problem;
 
 /// The longest token, in bytes. A longer one is refused before it is decoded.
@@ -59,6 +59,8 @@ struct SharedKeys {
     audiences: Vec<String>,
     /// `None`: not fetched yet, or too old.
     current: RwLock<Option<Arc<TokenKeySet>>>,
+    /// Changes with `current`, while its lock is held. A grant of another number is verified again.
+    generation: AtomicU64,
     /// The fetches that ended, and those that requests wanted. `None`: keys of a file.
     source: Option<FetchState>,
 }
@@ -87,14 +89,6 @@ impl std::fmt::Debug for TokenKeys {
     }
 }
 
-/// What a valid token allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    /// When it ends, in seconds since 1970.
-    expires: u64,
-    scopes: BTreeSet<String>,
-}
-
 impl TokenKeys {
     /// Reads a file with a JSON web key set.
     ///
@@ -115,7 +109,12 @@ impl TokenKeys {
     /// Why it is no key set.
     pub fn parse(text: &[u8], audiences: Vec<String>) -> Result<Self, String> {
         let current = RwLock::new(Some(Arc::new(TokenKeySet::parse(text)?)));
-        Ok(Self(Arc::new(SharedKeys { audiences, current, source: None })))
+        Ok(Self(Arc::new(SharedKeys {
+            audiences,
+            current,
+            generation: AtomicU64::new(0),
+            source: None,
+        })))
     }
 
     /// Keys that are fetched. There are none yet.
@@ -128,7 +127,13 @@ impl TokenKeys {
             interval_min,
         };
         let current = RwLock::new(None);
-        Self(Arc::new(SharedKeys { audiences, current, source: Some(source) }))
+        let generation = AtomicU64::new(0);
+        Self(Arc::new(SharedKeys { audiences, current, generation, source: Some(source) }))
+    }
+
+    /// The number of the keys in force, which is another one after each fetch.
+    pub(crate) fn generation(&self) -> u64 {
+        self.0.generation.load(Ordering::Relaxed)
     }
 
     /// Changes when a request wants keys that the set does not have.
@@ -141,10 +146,10 @@ impl TokenKeys {
     pub(crate) fn finish_fetch(&self, keys: Option<TokenKeySet>, is_old: bool) {
         {
             let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
-            match keys {
-                Some(keys) => *current = Some(Arc::new(keys)),
-                None if is_old => *current = None,
-                None => {}
+            let keys = keys.map(Arc::new);
+            if keys.is_some() || is_old {
+                *current = keys;
+                self.0.generation.fetch_add(1, Ordering::Relaxed);
             }
         }
         if let Some(source) = &self.0.source {
@@ -217,7 +222,11 @@ impl TokenKeys {
         }
         let algorithm = header.get("alg").and_then(Value::as_str).unwrap_or_default();
         let id = header.get("kid").and_then(Value::as_str);
-        let keys = self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (keys, generation) = {
+            let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
+            // The lock orders it: it is that of these keys.
+            (current.clone(), self.generation())
+        };
         let Some(TokenKeySet(keys)) = keys.as_deref() else { return Err(TokenRefusal::NoKeys) };
         let mut keys = keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id).peekable();
         if id.is_some() && keys.peek().is_none() {
@@ -227,10 +236,10 @@ impl TokenKeys {
             return Err("no key verifies its signature".into());
         }
         let claims = decode_json(claims).ok_or("its claims are no JSON")?;
-        Ok(self.grant(&claims, now)?)
+        Ok(self.grant(&claims, (now, generation))?)
     }
 
-    fn grant(&self, claims: &Value, now: u64) -> Result<Grant, &'static str> {
+    fn grant(&self, claims: &Value, (now, generation): (u64, u64)) -> Result<Grant, &'static str> {
         let time = |name: &str| claims.get(name).map(Value::as_u64);
         let Some(Some(expires)) = time("exp") else { return Err("it has no time of expiry") };
         if expires <= now {
@@ -253,7 +262,7 @@ impl TokenKeys {
         }
         let scopes = claims.get("scope").and_then(Value::as_str).unwrap_or_default();
         let scopes = scopes.split(' ').filter(|scope| !scope.is_empty()).map(str::to_owned);
-        Ok(Grant { expires, scopes: scopes.collect() })
+        Ok(Grant { expires, generation, scopes: scopes.collect() })
     }
 }
 
@@ -280,34 +289,6 @@ impl TokenKeySet {
     /// The number of keys.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-}
-
-impl Grant {
-    /// True until the token expires.
-    pub(crate) fn is_current(&self, now_ms: u64) -> bool {
-        now_ms / 1000 < self.expires
-    }
-
-    /// Checks an operation. The service must be in the scope; if scopes of its operations are there
-    /// as well, they restrict the token to these.
-    ///
-    /// # Errors
-    /// 403 with `WWW-Authenticate`.
-    pub(crate) fn check(&self, scope: &str) -> Result<(), Problem> {
-        let (service, _) = scope.split_once(':').unwrap_or((scope, ""));
-        let mut narrow = self
-            .scopes
-            .iter()
-            .filter(|known| known.strip_prefix(service).is_some_and(|rest| rest.starts_with(':')));
-        let is_narrow = narrow.next().is_some();
-        if self.scopes.contains(service) && (!is_narrow || self.scopes.contains(scope)) {
-            return Ok(());
-        }
-        let detail = format!("the scope of the access token does not contain {service} {scope}");
-        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{service} {scope}\"");
-        Err(Problem::new(StatusCode::FORBIDDEN, "INSUFFICIENT_SCOPE", detail)
-            .with_header(WWW_AUTHENTICATE, challenge))
     }
 }
 
@@ -524,7 +505,8 @@ mod tests {
         }
         assert!(with("aud", json!(["AMF", "UDSF"])).is_ok());
         let grant = with("nbf", json!(1000)).unwrap();
-        assert!(grant.is_current(1_999_999) && !grant.is_current(2_000_000));
+        assert!(grant.is_current(0, 1_999_999) && !grant.is_current(0, 2_000_000));
+        assert!(!grant.is_current(1, 1_999_999));
         for (scope, read, modify) in [
             ("nudsf-dr", true, true),
             ("nudsf-dr nudsf-dr:record:read", true, false),

@@ -1,6 +1,8 @@
 //! The fields of a hash: of a small one its named blocks, of a large one the elements of its parts.
 
 use nearstate_memory::Cell;
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{
     BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
 };
@@ -59,6 +61,19 @@ pub(crate) fn is_flat_only<'f>(fields: impl Iterator<Item = (&'f [u8], &'f [u8])
 /// The value of a flat hash all of whose blocks are inline.
 pub(crate) fn encode_inline(fields: &[(&str, &[u8])]) -> Vec<u8> {
     encode(&fields.iter().map(|(name, bytes)| inline(name, bytes)).collect::<Vec<_>>())
+}
+
+/// The blocks of a table that this process has encoded, all of them inline.
+pub(crate) fn each_inline(table: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
+    const OWN: &str = "a table that was just encoded is read";
+    let mut table = guaranteed(BlockTable::new(table).ok(), OWN);
+    std::iter::from_fn(move || {
+        let block = guaranteed(table.next().ok(), OWN)?;
+        match block.content {
+            BlockContent::Inline(bytes) => Some((block.name, bytes)),
+            BlockContent::Child(_) => invariant!("a hash that is put whole has no children"),
+        }
+    })
 }
 
 /// A block that stands in the record's cell.

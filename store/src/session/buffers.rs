@@ -13,9 +13,10 @@ use nearstate_model::limits::{
 use nearstate_model::{Error, Result, invariant};
 
 use crate::index::scratch::IndexScratch;
-use crate::record::Form;
 use crate::record::edit::CollectionEdit;
+use crate::record::fields::each_inline;
 use crate::record::meta;
+use crate::record::{ENTRY, Form, size_of_block};
 use crate::session::copies::Copies;
 
 /// The buffers of a session's transactions. There are as many as transactions were open at once.
@@ -121,7 +122,8 @@ pub(crate) enum Write {
     /// None: the record was only read.
     #[default]
     None,
-    /// This value replaces everything that the record had.
+    /// This value replaces everything that the record had. Of a hash it is the table of its blocks,
+    /// all of which are inline.
     Put { value: BufferSpan },
     /// Some blocks change ([`ComposedWrites::patch`]); all others are removed if `is_anew`.
     Patch { is_anew: bool, changes: WriteIndex },
@@ -249,7 +251,12 @@ impl ComposedWrites {
 
     /// Adds a patch without changes.
     pub(crate) fn add_patch(&mut self) -> WriteIndex {
-        self.patches.push(Vec::new());
+        self.add_patch_of(Vec::new())
+    }
+
+    /// Adds a patch with these changes.
+    pub(crate) fn add_patch_of(&mut self, changes: Vec<BlockWrite>) -> WriteIndex {
+        self.patches.push(changes);
         last_of(self.patches.len())
     }
 
@@ -405,6 +412,49 @@ impl Buffers {
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(other);
         Ok((BufferSpan::new(from, middle), BufferSpan::new(middle, self.bytes.len())))
+    }
+
+    /// Appends the table of a hash with these fields, all inline, which has so many bytes.
+    pub(crate) fn keep_table(
+        &mut self,
+        fields: &[(&[u8], &[u8])],
+        bytes: usize,
+    ) -> Result<BufferSpan> {
+        self.check_room(bytes)?;
+        let (from, out) = (self.bytes.len(), &mut self.bytes);
+        out.reserve(bytes);
+        let count = guaranteed(u32::try_from(fields.len()).ok(), "a flat hash has few fields");
+        out.extend_from_slice(&count.to_le_bytes());
+        for (name, value) in fields {
+            let name = guaranteed(u8::try_from(name.len()).ok(), "the name of a block was checked");
+            let [b0, b1, b2, b3] = size_of_block(value).to_le_bytes();
+            // Location 0: the block is inline, and no child.
+            out.extend_from_slice(&[name, 0, 0, 0, b0, b1, b2, b3]);
+        }
+        for (name, _) in fields {
+            out.extend_from_slice(name);
+        }
+        for (_, value) in fields {
+            out.extend_from_slice(value);
+        }
+        invariant!(out.len() == from + bytes, "a table of {bytes} bytes was measured");
+        Ok(BufferSpan::new(from, out.len()))
+    }
+
+    /// The blocks of a table that [`Buffers::keep_table`] has appended, as changes of a patch.
+    #[cold]
+    pub(crate) fn blocks_of_table(&self, table: BufferSpan) -> Vec<BlockWrite> {
+        let blocks: Vec<(&str, &[u8])> = each_inline(self.bytes(table)).collect();
+        let names: usize = blocks.iter().map(|(name, _)| name.len()).sum();
+        let mut name_at = table.from as usize + size_of::<u32>() + blocks.len() * ENTRY;
+        let mut value_at = name_at + names;
+        let spans = blocks.into_iter().map(|(name, value)| {
+            let (name_end, value_end) = (name_at + name.len(), value_at + value.len());
+            let name = BufferSpan::new(std::mem::replace(&mut name_at, name_end), name_end);
+            let value = BufferSpan::new(std::mem::replace(&mut value_at, value_end), value_end);
+            (name, Some(value))
+        });
+        spans.collect()
     }
 
     /// Removes the bytes that were kept last.

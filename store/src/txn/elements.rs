@@ -20,6 +20,7 @@ use crate::session::buffers::{BlockWrite, BufferSpan, ElementsWrite, Metadata, W
 use crate::session::{Namespace, check_key};
 use crate::txn::element_draft::{shape_of, stored_parts};
 use crate::txn::element_names::{ElementChange, ElementPair, NameIndex, blocks_of, last_of_each};
+use crate::txn::whole_hash::whole_bytes;
 use crate::txn::write_set::WriteSet;
 use crate::txn::{Txn, encode_meta};
 
@@ -120,6 +121,12 @@ impl Txn<'_> {
         check_elements(namespace, key, Form::Blocks, fields.iter().map(|(n, v)| (*n, Some(*v))))?;
         if fields.is_empty() {
             return Err(Error::BadArgument { detail: "a hash has at least one field".to_owned() });
+        }
+        if let Some(bytes) = whole_bytes(fields) {
+            let mut set = self.set.borrow_mut();
+            let hash = set.session.hash(key);
+            let index = set.entry(namespace.index, hash, key)?;
+            return set.put_whole(index, (fields, bytes), metadata);
         }
         let meta = encode_meta(metadata)?;
         let form = Form::Blocks;
@@ -431,8 +438,19 @@ impl WriteSet<'_> {
         changed: &[ElementChange<'_>],
     ) -> Result<Vec<BufferSpan>> {
         let mut names = Vec::new();
-        if let Write::Patch { changes, .. } = self.entry_at(index).write {
-            names.extend(self.buffers.composed.patch(changes).iter().map(|(name, _)| *name));
+        let entry = self.entry_at(index);
+        match entry.write {
+            Write::Patch { changes, .. } => {
+                names.extend(self.buffers.composed.patch(changes).iter().map(|(name, _)| *name));
+            }
+            Write::Put { value } if entry.form == Form::Blocks => {
+                names.extend(self.buffers.blocks_of_table(value).into_iter().map(|(name, _)| name));
+            }
+            Write::None
+            | Write::Put { .. }
+            | Write::Elements(_)
+            | Write::Delete
+            | Write::Object { .. } => {}
         }
         for (name, _) in changed {
             names.push(self.buffers.keep(name)?);

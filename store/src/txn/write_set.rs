@@ -417,9 +417,11 @@ impl<'s> WriteSet<'s> {
                 entry.meta = Some(BufferSpan::default());
                 (true, self.buffers.composed.add_patch())
             }
-            Write::None | Write::Put { .. } | Write::Object { .. } => {
-                (false, self.buffers.composed.add_patch())
+            Write::Put { value } => {
+                let blocks = self.buffers.blocks_of_table(value);
+                (true, self.buffers.composed.add_patch_of(blocks))
             }
+            Write::None | Write::Object { .. } => (false, self.buffers.composed.add_patch()),
             Write::Elements(_) => invariant!("a divided collection changes by elements"),
         };
         for change in blocks {

@@ -9,7 +9,7 @@ use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Result, invariant};
 
 use crate::record::Form;
-use crate::record::fields::is_block_name;
+use crate::record::fields::{each_inline, is_block_name};
 use crate::record::meta::{Meta, Tags, is_past, split};
 use crate::session::buffers::{BufferSpan, Buffers, ComposedWrites, TxnEntry, Write};
 use crate::txn::write_set::{Stored, WriteSet};
@@ -156,6 +156,9 @@ fn changed_names<'b>(
             let blocks: Vec<&str> = possible.filter_map(|name| str::from_utf8(name).ok()).collect();
             let is_cut = blocks.len() < names.len();
             (blocks, is_cut)
+        }
+        Write::Put { value } if entry.form == Form::Blocks => {
+            (each_inline(value.of(bytes)).map(|(name, _)| name).collect(), false)
         }
         Write::None
         | Write::Delete

@@ -74,3 +74,4 @@ mod tags;
 mod takeover;
 mod time_namespaces;
 mod transactions;
+mod whole_hashes;

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName};
+use hyper::{HeaderMap, StatusCode};
 use nearstate_store::Txn;
 
 use super::records::check_block_id;
 use crate::conditions::Validators;
 use crate::limits::PART_HEADER_BYTES_MAX;
-use crate::multipart::MultipartWriter;
+use crate::multipart::{MultipartWriter, has_control};
 use crate::operation_context::OperationContext;
 use crate::problem::Problem;
 use crate::record::{
@@ -68,14 +68,17 @@ fn place<'c>(context: &'c OperationContext<'_>) -> RecordPlace<'c> {
     RecordPlace { namespace: context.storage.records, key: context.key(), now_ms: context.now_ms }
 }
 
-/// A header of the request that is kept with the block.
-fn kept_header<'c>(
-    context: &OperationContext<'c>,
+/// A header of the request that is kept with the block. As in a part of a record, it has no control
+/// characters, of which a header may have tabs.
+pub(super) fn kept_header<'h>(
+    headers: &'h HeaderMap,
     name: &HeaderName,
-) -> Result<Cow<'c, str>, Problem> {
-    let Some(value) = context.headers.get(name) else { return Ok(Cow::Borrowed("")) };
+) -> Result<Cow<'h, str>, Problem> {
+    let Some(value) = headers.get(name) else { return Ok(Cow::Borrowed("")) };
     match value.to_str() {
-        Ok(text) if text.len() <= PART_HEADER_BYTES_MAX => Ok(Cow::Borrowed(text)),
+        Ok(text) if text.len() <= PART_HEADER_BYTES_MAX && !has_control(text) => {
+            Ok(Cow::Borrowed(text))
+        }
         _ => {
             let reason = format!("must have at most {PART_HEADER_BYTES_MAX} visible characters");
             Err(Problem::form(format!("header {name}"), reason))
@@ -90,8 +93,8 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
     context.require_no_coding()?;
     let draft = BlockDraft {
         id: Cow::Borrowed(id),
-        content_type: kept_header(context, &CONTENT_TYPE)?,
-        encoding: kept_header(context, &CONTENT_TRANSFER_ENCODING)?,
+        content_type: kept_header(context.headers, &CONTENT_TYPE)?,
+        encoding: kept_header(context.headers, &CONTENT_TRANSFER_ENCODING)?,
         bytes: context.body.clone(),
     };
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, OperationRefusal> {

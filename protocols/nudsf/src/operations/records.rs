@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::schemas::check_schema;
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, check_json_bytes, parse_json};
+use crate::meta::{RecordMeta, check_json_bytes};
 use crate::multipart::{self, BodyPart};
 use crate::operation_context::OperationContext;
 use crate::patch::{self, PatchItem};
@@ -346,7 +346,7 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
         let reason = format!("must be {}", patch::MEDIA);
         return Err(Problem::form("part 1 Content-Type", reason).into());
     }
-    let document = parse_json(&head.bytes)?;
+    let document = context.parse_counted(&head.bytes)?;
     let parts = block_drafts(&parts)?;
     let items = patch::parse(&refer_to_parts(document, &parts))?;
     let body = |txn: &Txn<'_>| -> Result<(), OperationRefusal> {
@@ -485,4 +485,64 @@ fn referred<'b, 'd>(
     found.ok_or_else(|| {
         Problem::message("the value of a block must be the Content-Id of a part of the request")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::HeaderMap;
+    use hyper::body::Bytes;
+    use hyper::header::{CONTENT_TYPE, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::attributes::Attributes;
+    use crate::operations::blocks::kept_header;
+    use crate::record::attributes_of;
+
+    /// Texts with characters that one parser may accept and another one refuse.
+    fn odd_text() -> impl Strategy<Value = String> {
+        let odd = vec!["\t", "\u{1}", "\u{7f}", "\u{85}", "\u{2028}", "\n", "%00", "é"];
+        let plain = vec!["a", "/", ";", " ", "http://nf/"];
+        let parts = prop_oneof![
+            1 => prop::sample::select(odd), 4 => prop::sample::select(plain),
+        ];
+        prop::collection::vec(parts, 0..8).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn the_attributes_of_every_draft_that_the_parsers_accept_are_decoded_as_they_were(
+            callback in odd_text(),
+            parts in prop::collection::vec((odd_text(), odd_text(), odd_text()), 0..3),
+            header in odd_text(),
+        ) {
+            let meta = json!({"callbackReference": format!("http://nf.example/{callback}")});
+            let mut body = format!("--b\r\n\r\n{meta}\r\n");
+            for (id, content_type, encoding) in parts {
+                body = format!(
+                    "{body}--b\r\nContent-Id: {id}\r\nContent-Type: {content_type}\r\n\
+                     Content-Transfer-Encoding: {encoding}\r\n\r\nx\r\n"
+                );
+            }
+            let body = Bytes::from(format!("{body}--b--"));
+            let parts = multipart::parse("multipart/mixed; boundary=b", &body);
+            let (head, blocks) = match parts.as_deref() {
+                Ok([head, parts @ ..]) => (RecordMeta::parse(&head.bytes), block_drafts(parts)),
+                _ => (Ok(RecordMeta::default()), Ok(Vec::new())),
+            };
+            let mut draft =
+                RecordDraft { meta: head.unwrap_or_default(), blocks: blocks.unwrap_or_default() };
+            let mut kept = HeaderMap::new();
+            if let Ok(value) = HeaderValue::from_str(&header) {
+                kept.append(CONTENT_TYPE, value);
+            }
+            if let Ok(content_type) = kept_header(&kept, &CONTENT_TYPE) {
+                let id = Cow::Borrowed("of a request");
+                draft.blocks.push(BlockDraft { id, content_type, ..BlockDraft::default() });
+            }
+            let attributes = attributes_of(&draft, None, 1);
+            let encoded = attributes.encode();
+            prop_assert_eq!(Attributes::decode(&encoded), Some(attributes));
+        }
+    }
 }

@@ -18,7 +18,7 @@ use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::OperationRefusal;
-use crate::request_path::{MonitoredResource, Query, encode_segment};
+use crate::request_path::{MonitoredResource, Query, check_new_id, encode_segment};
 use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
@@ -189,23 +189,27 @@ fn not_owner() -> Problem {
     Problem::new(StatusCode::FORBIDDEN, "MODIFICATION_NOT_ALLOWED", detail)
 }
 
-/// `GetNotificationSubscriptions`.
+/// `GetNotificationSubscriptions`. Their texts are copied: the parsed values of all would take
+/// sixteen times the memory and more.
 pub(super) async fn list(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     let limit = context.path.query.number("limit-range")?;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(REFERENCES_MAX);
-    let session = &context.repository.session;
+    let (session, memory) = (&context.repository.session, context.search_memory());
     let mut scan = session.scan(context.storage.subscriptions).map_err(Problem::from)?;
-    let (mut found, mut bytes, mut unyielded) = (Vec::new(), 0, 0);
-    while found.len() < limit.min(REFERENCES_MAX)
-        && bytes < LIST_BYTES_MAX
+    let (mut list, mut count, mut unyielded) = (vec![b'['], 0, 0);
+    while count < limit.min(REFERENCES_MAX)
+        && list.len() < LIST_BYTES_MAX
         && scan.step().map_err(Problem::from)?
     {
         if let Some(view) = scan.view().map_err(Problem::from)? {
             unyielded += view.bytes().len();
-            let document = Document::of(&view)?;
-            if !document.has_expired(context.now_ms) {
-                bytes += view.bytes().len();
-                found.push(document.value);
+            if !Document::of(&view)?.has_expired(context.now_ms) {
+                if count > 0 {
+                    list.push(b',');
+                }
+                list.extend_from_slice(Document::text(&view));
+                memory.set_kept(list.capacity());
+                count += 1;
             }
         }
         unyielded += STEP_BYTES;
@@ -214,7 +218,8 @@ pub(super) async fn list(context: &OperationContext<'_>) -> Result<Reply, Reply>
             yield_if_due().await;
         }
     }
-    Ok(Reply::json(StatusCode::OK, &Value::Array(found)))
+    list.push(b']');
+    Ok(Reply::with_body(StatusCode::OK, "application/json", list))
 }
 
 /// `GetNotificationSubscription`.
@@ -238,6 +243,7 @@ fn written(context: &OperationContext<'_>, version: Option<u64>) -> Validators {
 
 /// `CreateAndUpdateNotificationSubscription`.
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
+    check_new_id(&context.path.id, "{subscriptionId}")?;
     let mut value = context.json("application/json")?;
     let checked = check(context, &value)?;
     negotiate(context, &mut value);

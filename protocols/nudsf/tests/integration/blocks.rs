@@ -1,6 +1,6 @@
 //! Operations on blocks (`dr09` to `dr12`).
 
-use crate::fixture::{node, wait_for_next_second};
+use crate::fixture::{PATCH, TestClient, node, wait_for_next_second};
 
 #[test]
 fn dr09_the_list_of_blocks_is_multipart_parallel() {
@@ -108,4 +108,35 @@ fn dr12_delete_of_a_block_leaves_the_others() {
     assert_eq!(client.get("/records/r1/blocks/value").text(), "x");
     client.send("DELETE", "/records/r1/blocks/value", &[], "").is(204, "");
     client.get("/records/r1/blocks").is(204, "");
+}
+
+#[test]
+fn dr11_control_characters_in_what_is_kept_are_refused_and_change_nothing() {
+    let node = node();
+    let mut client = node.client();
+    let meta = r#"{"callbackReference":"http://nf.example/a"}"#;
+    client.put_record("r1", meta, &[("a", "1"), ("b", "2")]).is(201, "");
+    let read = |client: &mut TestClient| {
+        let (record, block) = (client.get("/records/r1"), client.get("/records/r1/blocks/a"));
+        let kept = ["etag", "last-modified", "content-type", "content-transfer-encoding"];
+        let kept = kept.map(|name| block.header(name).map(str::to_owned));
+        assert!(kept.iter().all(Option::is_some), "{kept:?}");
+        (record.etag().to_owned(), record.parts(), kept)
+    };
+    let before = read(&mut client);
+    for header in
+        [("Content-Type", "text/plain;\tcharset=utf-8"), ("Content-Transfer-Encoding", "8bit\t;x")]
+    {
+        for id in ["b", "c"] {
+            let path = format!("/records/r1/blocks/{id}");
+            client.send("PUT", &path, &[header], "x").is(400, "INVALID_MSG_FORMAT");
+        }
+    }
+    let odd = "{\"callbackReference\":\"http://nf.example/a\u{85}b\"}";
+    for meta in [odd, r#"{"callbackReference":"http://nf.example/a\u0085b"}"#] {
+        client.put_record("r1", meta, &[("a", "1")]).is(400, "OPTIONAL_IE_INCORRECT");
+    }
+    let patch = r#"[{"op":"replace","path":"/callbackReference","value":"http://nf/\u0085"}]"#;
+    client.send("PATCH", "/records/r1/meta", &[PATCH], patch).is(200, "");
+    assert_eq!(read(&mut client), before);
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use nearstate_node::ConnectionLimits;
 use nearstate_store::{Metadata, TagSchema, Txn};
 
-use crate::fixture::{STORAGE, TestClient, encode, node_with};
+use crate::fixture::{JSON, STORAGE, TestClient, encode, node_with};
 use crate::http::frame;
 use crate::kill::start;
 
@@ -65,9 +65,18 @@ impl Drop for NodeProcess {
 impl NodeProcess {
     /// Memory that is not the region's.
     fn memory_bytes(&self) -> u64 {
+        self.status_bytes("RssAnon:")
+    }
+
+    fn status_bytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// The most memory that the node had, with what it has used of the region.
+    fn memory_bytes_max(&self) -> u64 {
+        self.status_bytes("VmHWM:")
     }
 
     fn serves_others(&self) {
@@ -344,6 +353,58 @@ fn req_hostile_what_a_search_keeps_counts_for_the_limit_of_the_core() {
     };
     assert_eq!(search_of(64 << 20), (false, 0));
     assert_eq!(search_of(1 << 20), (true, 1));
+}
+
+/// A JSON text of half a million zeros: its values take sixteen times as much.
+fn zeros() -> String {
+    format!("[{}0]", "0,".repeat(500_000))
+}
+
+#[test]
+fn req_hostile_a_list_of_large_subscriptions_takes_memory_for_its_text_only() {
+    const COUNT: u64 = 14;
+    let node = node_process();
+    let mut client = TestClient::connect(node.address);
+    for number in 0..COUNT {
+        let text = format!(
+            r#"{{"clientId":{{"nfSetId":"set1"}},"callbackReference":"http://127.0.0.1:9/",
+            "x":{}}}"#,
+            zeros()
+        );
+        client.send("PUT", &format!("/subs-to-notify/s{number}"), &[JSON], text).is(201, "");
+    }
+    let before = node.memory_bytes_max();
+    let listed = client.get("/subs-to-notify");
+    assert_eq!(listed.is(200, "").json().as_array().map(Vec::len), Some(14));
+    let grown = node.memory_bytes_max() - before;
+    // Room for the text doubles as it grows, and one document is parsed at a time.
+    assert!(grown < (COUNT << 20) * 4 + GROWTH_MAX, "{} MiB", grown >> 20);
+}
+
+#[test]
+fn req_hostile_values_of_a_body_that_an_operation_keeps_count_for_the_limit_of_the_core() {
+    let put_of = |core_bytes_max: usize| {
+        let limits = ConnectionLimits { core_bytes_max, ..ConnectionLimits::default() };
+        let node = node_with(limits);
+        let session = node.session();
+        let ue = session.known_namespace("ue").unwrap().unwrap();
+        for first in (0..20_000).step_by(50) {
+            let put = |txn: &Txn<'_>| {
+                (first..first + 50)
+                    .try_for_each(|index| txn.put(ue, format!("record{index}").as_bytes(), b""))
+            };
+            session.transact(put).unwrap();
+        }
+        // The records are indexed in many parts, between which others are served.
+        let tags = r#"[{"tagName":"a","keyType":"SEARCH_KEY"}]"#;
+        let text = format!(r#"{{"schemaId":"s1","metaTags":{tags},"x":{}}}"#, zeros());
+        let put = node.client().try_send(("PUT", "/meta-schemas/s1"), &[JSON], text.as_bytes());
+        (put.ok().map(|reply| reply.status), node.closed_for_memory())
+    };
+    assert_eq!(put_of(64 << 20), (Some(201), 0));
+    // The client may see the refusal before the end of its connection.
+    let (status, closed) = put_of(8 << 20);
+    assert!(status != Some(201) && closed == 1, "{status:?} {closed}");
 }
 
 /// The head of a request and the reset of its stream.

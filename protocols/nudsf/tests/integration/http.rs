@@ -75,6 +75,12 @@ fn req_ids_that_clients_and_proxies_change_or_refuse_are_not_created() {
     client.send("PUT", &path, &[JSON], timer).is(400, "MANDATORY_IE_INCORRECT");
     let schema = r#"{"schemaId":".","metaTags":[]}"#;
     client.send("PUT", "/meta-schemas/.", &[JSON], schema).is(400, "MANDATORY_IE_INCORRECT");
+    let subscription =
+        r#"{"clientId":{"nfSetId":"set1"},"callbackReference":"http://127.0.0.1:9/"}"#;
+    for (id, status) in [("%2E%2E", 400), ("a%01", 400), ("a%2Fb", 201)] {
+        let path = format!("/subs-to-notify/{id}");
+        assert_eq!(client.send("PUT", &path, &[JSON], subscription).status, status, "{id}");
+    }
 }
 
 #[test]

@@ -91,6 +91,21 @@ fn req12_keys_from_a_url_follow_its_rotation_at_the_first_token_of_a_new_key() {
 }
 
 #[test]
+fn req12_a_token_of_a_withdrawn_key_is_refused_on_connections_that_have_used_it() {
+    let fetching = fetching(Duration::from_nanos(1), (200, key_set("1")));
+    let mut client = fetching.node.client();
+    let token = token("1");
+    let mut get = || client.send("GET", "/records/r1", &[("Authorization", &token)], "");
+    get().is(404, "RECORD_NOT_FOUND");
+    // The same keys again.
+    fetching.get("3").is(401, "ACCESS_TOKEN_INVALID");
+    get().is(404, "RECORD_NOT_FOUND");
+    *fetching.answer.lock().unwrap() = (200, key_set("2"));
+    fetching.get("2").is(404, "RECORD_NOT_FOUND");
+    get().is(401, "ACCESS_TOKEN_INVALID");
+}
+
+#[test]
 fn req12_tokens_of_unknown_keys_cause_a_bounded_number_of_fetches() {
     let fetching = fetching(Duration::from_secs(3600), (200, key_set("1")));
     for index in 0..50 {
