@@ -30,6 +30,7 @@ mod callback_state;
 mod sender;
 mod host_client;
 mod outbox;
+mod notification;
 mod notified_record;
 
 /// How often a node that does not deliver tries to, and one that delivers looks at all targets.

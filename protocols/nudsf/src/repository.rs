@@ -15,6 +15,7 @@ use nearstate_store::{
 
 use crate::limits::{SUBSCRIPTIONS_BYTES_MAX, SUBSCRIPTIONS_MAX, TRIES_MAX};
 use crate::meta::SCHEMA_TAG;
+use crate::namespace_names::DOCUMENT_SUFFIXES;
 use crate::problem::Problem;
 use crate::record::StoredRecord;
 use crate::reply::Reply;
@@ -93,17 +94,18 @@ fn open(session: &Session, spec: &StorageSpec) -> Result<StorageNamespaces> {
         }
         _ => session.namespace(&spec.namespace, &Schema { kind: Kind::Mixed, tags })?,
     };
-    let documents = |what: &str, tags: Vec<TagSchema>| {
+    let documents = |suffix: &str, tags: Vec<TagSchema>| {
         let schema = Schema { kind: Kind::Value, tags };
-        session.namespace(&format!("{}:{what}", spec.namespace), &schema)
+        session.namespace(&format!("{}{suffix}", spec.namespace), &schema)
     };
+    let [of_subscriptions, of_schemas, of_timers] = DOCUMENT_SUFFIXES;
     let tag = |name: &str, is_ordered| {
         let name = name.to_owned();
         TagSchema { name, is_ordered, ..TagSchema::default() }
     };
-    let subscriptions = documents("subscriptions", vec![tag(DUE_TAG, true)])?;
-    let schemas = documents("schemas", Vec::new())?;
-    let timers = documents("timers", vec![tag(DUE_TAG, true), tag(EXPIRED_TAG, false)])?;
+    let subscriptions = documents(of_subscriptions, vec![tag(DUE_TAG, true)])?;
+    let schemas = documents(of_schemas, Vec::new())?;
+    let timers = documents(of_timers, vec![tag(DUE_TAG, true), tag(EXPIRED_TAG, false)])?;
     Ok(StorageNamespaces { records, subscriptions, schemas, timers })
 }
 

@@ -32,7 +32,7 @@ use nearstate_nudsf::{KeySource, NrfClient};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::server::RespServer;
-use nearstate_store::{CreateOptions, Region};
+use nearstate_store::{CreateOptions, NamespaceRules, Region};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -150,7 +150,8 @@ impl ClusterHost<'_> {
             errno: error.raw_os_error().unwrap_or_default(),
         })?;
         let (messages, received) = sync_channel(MESSAGES_MAX);
-        let mut running = start((file, host), (copies, tls), &messages)?;
+        let namespaces = nudsf::replicated(self.settings, &file.namespaces)?;
+        let mut running = start((file, host), (copies, tls), (&messages, namespaces))?;
         let (report, driver) = (Arc::clone(&running.report), Arc::clone(&running.driver));
         running.watch_files()?;
         let pages = self.start_pages(&running)?;
@@ -461,7 +462,7 @@ fn forward_signals(mut signals: Signals, messages: SyncSender<MainThreadMessage>
 fn start(
     (file, host): (Arc<ClusterFile>, FileHost),
     (copies, client_tls): (Vec<OpenCopy>, Option<ServerTls>),
-    messages: &SyncSender<MainThreadMessage>,
+    (messages, namespaces): (&SyncSender<MainThreadMessage>, NamespaceRules),
 ) -> Result<RunningHost> {
     let (tls, etcd) = (file.tls(&host)?, file.etcd(&host)?);
     let server_tls = tls.as_ref().map(|tls| tls.server.clone());
@@ -492,7 +493,7 @@ fn start(
         tls: tls.clone().map(|tls| tls.client),
         kills_stopped: file.kills_stopped,
         highest: level::highest(),
-        namespaces: file.namespaces.clone(),
+        namespaces,
         on_peer_event: peers::on_member_event,
         on_notice: host_events::notices(file, messages.clone(), host_events),
     };

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, Endpoint, ListenAddress, Protocol, Tls};
 use nearstate_nudsf::{
-    FeatureSet, KeySource, KeySourceSettings, NotifierEvent, NotifierLog, NotifySettings,
-    NrfClient, NrfEvent, NrfProfile, NrfSettings, NudsfMetrics, NudsfProtocol, NudsfSettings,
-    TokenKeys,
+    FeatureSet, KeySource, KeySourceSettings, NOTIFIER_PATTERN, NotifierEvent, NotifierLog,
+    NotifySettings, NrfClient, NrfEvent, NrfProfile, NrfSettings, NudsfMetrics, NudsfProtocol,
+    NudsfSettings, StorageSpec, TokenKeys, leave_out_notifier,
 };
+use nearstate_store::{NamespaceRules, ReplicationPolicy};
 
 use crate::log;
 use crate::serve::access_control;
@@ -92,6 +93,32 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
         return Err(Error::BadArgument { detail: detail.to_owned() });
     }
     Ok(())
+}
+
+/// The rules by which namespaces are replicated, with one for those of the notifier if these rules
+/// replicate a storage without them.
+///
+/// # Errors
+/// As [`NamespaceRules::new`].
+pub(super) fn replicated(settings: &Settings, rules: &NamespaceRules) -> Result<NamespaceRules> {
+    if leave_out_notifier(rules, &settings.nudsf_storages.0) {
+        rules.preceded_by(ReplicationPolicy::Async, NOTIFIER_PATTERN)
+    } else {
+        Ok(rules.clone())
+    }
+}
+
+/// The same, for the patterns of the namespaces that followers get.
+///
+/// # Errors
+/// As [`NamespaceRules::new`].
+pub(super) fn followed(patterns: &[String], storages: &[StorageSpec]) -> Result<Vec<String>> {
+    let mut patterns = patterns.to_vec();
+    let all = patterns.iter().map(|pattern| (ReplicationPolicy::Async, pattern.clone()));
+    if leave_out_notifier(&NamespaceRules::new(all)?, storages) {
+        patterns.push(NOTIFIER_PATTERN.to_owned());
+    }
+    Ok(patterns)
 }
 
 fn notifier_log() -> NotifierLog {
@@ -212,4 +239,22 @@ pub(super) fn endpoints(settings: &Settings, tls: Option<&ServerTls>) -> Vec<End
         tls,
     };
     plain.chain(over_tls).map(endpoint).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn followers_get_the_namespaces_of_the_notifier_with_those_of_a_storage() {
+        let storages = [StorageSpec::parse("Realm01/Storage01=ue").unwrap()];
+        let with = |pattern: &str, storages: &[StorageSpec]| {
+            followed(&[pattern.to_owned()], storages).unwrap()
+        };
+        assert_eq!(with("ue*", &storages), ["ue*", NOTIFIER_PATTERN]);
+        for pattern in ["*", "x*"] {
+            assert_eq!(with(pattern, &storages), [pattern]);
+        }
+        assert_eq!(with("ue*", &[]), ["ue*"]);
+    }
 }

@@ -428,7 +428,7 @@ mod tests {
     use nearstate_store::{CreateOptions, Region, lease_clock};
 
     use super::*;
-    use crate::notifier::outbox::Notification;
+    use crate::notifier::notification::Notification;
     use crate::settings::NotificationKind;
 
     /// The outcome of a future that waits for nothing.

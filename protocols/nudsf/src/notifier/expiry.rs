@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::document::{Document, ExpiryAnnouncement, write_subscription};
 use crate::limits::REPETITIONS_MISSED_MAX;
 use crate::notifier::delivery::Deliveries;
-use crate::notifier::outbox::{Notification, order_of};
+use crate::notifier::notification::{Notification, order_of};
 use crate::repository::StorageNamespaces;
 use crate::settings::{
     NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NudsfMetrics,

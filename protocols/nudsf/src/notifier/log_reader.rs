@@ -13,11 +13,11 @@ use nearstate_store::{
 use serde_json::{Value, json};
 
 use crate::limits::{LAST_NOTIFICATION_BYTES_MAX, NOTIFICATION_BYTES_MAX, SCAN_STEPS};
+use crate::notifier::notification::{Notification, order_of};
 use crate::notifier::notification_page::{
     NotificationPage, NotificationPlace, PartialTransaction, RecordStep, TRANSACTIONS_MAX,
 };
 use crate::notifier::notified_record::{NotifiedRecord, bytes_of, expires_ms, is_same_block};
-use crate::notifier::outbox::{Notification, order_of};
 use crate::record::StoredBlock;
 use crate::repository::StorageNamespaces;
 use crate::request_path::{MonitoredResource, encode_segment};

@@ -2,7 +2,7 @@
 //! notification due, and the entry of the outbox, are one commit (`docs/decisions/027-notify.md`).
 //!
 //! An entry has the key `target u64 | number u64` (big-endian), so that the entries of a target are
-//! in the order of their numbers. Its value is `length u32 | JSON head | body`.
+//! in the order of their numbers. Its value is a [`Notification`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,24 +11,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Uri;
 use hyper::body::Bytes;
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::{sleep, yield_now};
 use nearstate_store::{
     LogIdentity, Metadata, Namespace, Schema, Session, TagSchema, Txn, Values, View, now_ms,
 };
-use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::limits::{OUTBOX_BYTES_MAX, TARGET_BYTES_MAX, TARGET_ENTRIES_MAX};
-use crate::settings::{NotificationKind, NotificationResult, NudsfMetrics};
-
-/// The namespace of the entries.
-const OUTBOX: &str = "nudsf:outbox";
-
-/// The namespace of the cursor.
-const CONTROL: &str = "nudsf:notifier";
+use crate::namespace_names::{CONTROL, OUTBOX};
+use crate::notifier::notification::{Notification, target_of};
+use crate::settings::{NotificationResult, NudsfMetrics};
 
 const CURSOR: &[u8] = b"cursor";
 
@@ -40,76 +34,6 @@ pub(crate) const BATCH_BYTES: usize = 256 << 10;
 
 /// The longest pause after a commit that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// A notification.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Notification {
-    pub(crate) kind: NotificationKind,
-    /// When it became due, in milliseconds.
-    pub(crate) due_ms: u64,
-    /// Notifications with one number are delivered one after the other.
-    pub(crate) order: u64,
-    pub(crate) uri: String,
-    pub(crate) content_type: String,
-    /// `Content-Location`; empty: none.
-    pub(crate) location: String,
-    pub(crate) body: Bytes,
-}
-
-/// The number of what is ordered: a record, a timer, a subscription.
-pub(crate) fn order_of(namespace: Namespace, key: &[u8]) -> u64 {
-    xxh3_64(key) ^ u64::from(namespace.number()).rotate_left(32)
-}
-
-/// The number of the host that a URI names: its scheme and authority.
-fn target_of(uri: &str) -> u64 {
-    let parsed = uri.parse::<Uri>().ok();
-    let text = parsed.and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?)));
-    xxh3_64(text.unwrap_or_default().as_bytes())
-}
-
-impl Notification {
-    fn encode(&self) -> Vec<u8> {
-        let head = json!({
-            "kind": self.kind.name(), "due": self.due_ms, "order": self.order, "uri": self.uri,
-            "type": self.content_type, "location": self.location,
-        })
-        .to_string();
-        let length = u32::try_from(head.len()).unwrap_or(u32::MAX);
-        let mut bytes = Vec::with_capacity(4 + head.len() + self.body.len());
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(head.as_bytes());
-        bytes.extend_from_slice(&self.body);
-        bytes
-    }
-
-    /// `None`: the bytes are not of this format.
-    #[cfg(test)]
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, body) = Self::decode_head(bytes)?;
-        Some(Self { body: Bytes::copy_from_slice(body), ..head })
-    }
-
-    /// The notification without its body, and the body. `None`: the bytes are not of this format.
-    fn decode_head(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (length, rest) = bytes.split_first_chunk::<4>()?;
-        let (head, body) =
-            rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
-        let head: Value = serde_json::from_slice(head).ok()?;
-        let text = |name: &str| head.get(name).and_then(Value::as_str).map(str::to_owned);
-        let number = |name: &str| head.get(name).and_then(Value::as_u64);
-        let notification = Self {
-            kind: NotificationKind::of(&text("kind")?)?,
-            due_ms: number("due")?,
-            order: number("order")?,
-            uri: text("uri")?,
-            content_type: text("type")?,
-            location: text("location")?,
-            body: Bytes::new(),
-        };
-        Some((notification, body))
-    }
-}
 
 /// How far the notifier has read the log, and the number of the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,7 +217,11 @@ impl Outbox {
     fn cursor(&self, bytes: &[u8]) -> Result<(NotifierCursor, u64)> {
         let log = self.session.log_identity()?;
         let stored = NotifierCursor::decode(bytes);
-        let next = stored.map_or(0, |cursor| cursor.next);
+        let next = match stored {
+            Some(cursor) => cursor.next,
+            // Entries without a cursor are of a host that has replicated only them.
+            None => self.next_of_entries()?,
+        };
         let at = |position, lost| Ok((NotifierCursor { log, position, next }, lost));
         let tail = || self.session.log_tail_position();
         match (stored, self.session.takeover()?) {
@@ -312,6 +240,17 @@ impl Outbox {
             (None, Some(takeover)) => at(takeover.position, 0),
             (Some(_) | None, None) => at(tail()?, 0),
         }
+    }
+
+    /// The first number behind those of all entries.
+    fn next_of_entries(&self) -> Result<u64> {
+        let (mut next, all) = (0, Values::Range(Bound::Unbounded, Bound::Unbounded));
+        self.session.find_keys(self.entries, (ORDER_TAG, all), |key| {
+            let number = key.last_chunk().map_or(0, |number| u64::from_be_bytes(*number));
+            next = next.max(number.saturating_add(1));
+            true
+        })?;
+        Ok(next)
     }
 
     /// Posts notifications, with the position of the log from which they are, and what `also`
@@ -521,6 +460,7 @@ mod tests {
     use nearstate_store::{CreateOptions, Region, WhenFull};
 
     use super::*;
+    use crate::settings::NotificationKind;
 
     #[test]
     fn at_the_end_what_a_full_log_does_not_let_be_removed_remains() {
@@ -556,26 +496,36 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_reads_back_and_a_target_is_an_authority() {
-        let notification = Notification {
-            kind: NotificationKind::RecordExpired,
-            due_ms: 7,
-            order: u64::MAX,
-            uri: "http://nf.example:8080/x".to_owned(),
-            content_type: "multipart/mixed; boundary=b".to_owned(),
-            location: "/nudsf-dr/v1/r/s/records/1".to_owned(),
-            body: Bytes::from_static(&[0, 255, 13, 10]),
+    fn without_a_cursor_entries_are_numbered_behind_those_that_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
+        let session = Rc::new(region.unwrap().session().unwrap());
+        let outbox = Outbox::open(Rc::clone(&session), Arc::default()).unwrap();
+        let post = || {
+            let notification = Notification {
+                kind: NotificationKind::TimerExpiry,
+                due_ms: 0,
+                order: 1,
+                uri: "http://nf.example/".to_owned(),
+                content_type: String::new(),
+                location: String::new(),
+                body: Bytes::new(),
+            };
+            let post = |_: &Txn<'_>| Ok(vec![notification.clone()]);
+            let posted = std::pin::pin!(outbox.post(None, post));
+            let posted = posted.poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(posted, Poll::Ready(Ok(_))), "{posted:?}");
+            session.count(outbox.entries).unwrap()
         };
-        let bytes = notification.encode();
-        assert_eq!(Notification::decode(&bytes), Some(notification));
-        for end in 0..bytes.len() - 4 {
-            assert_eq!(Notification::decode(&bytes[..end]), None, "{end}");
-        }
-        let target = target_of("http://nf.example:8080/x");
-        assert_eq!(target, target_of("http://nf.example:8080/y?z"));
-        for other in ["https://nf.example:8080/x", "http://nf.example/x"] {
-            assert_ne!(target, target_of(other));
-        }
+        assert_eq!((post(), post()), (1, 2));
+        session.transact(|txn| txn.delete(outbox.control, CURSOR)).unwrap();
+        assert_eq!(post(), 3, "none is replaced");
+        outbox.begin().unwrap();
+        assert_eq!(post(), 4);
+    }
+
+    #[test]
+    fn a_cursor_reads_back() {
         let log = LogIdentity { region: [1, 2], incarnation: 3, origin: 0 };
         let cursor = NotifierCursor { log, position: 4, next: 5 };
         assert_eq!(NotifierCursor::decode(&cursor.encode()), Some(cursor));

@@ -1,0 +1,108 @@
+//! A notification, and the value of its entry in the outbox: `length u32 | JSON head | body`.
+
+use hyper::Uri;
+use hyper::body::Bytes;
+use nearstate_store::Namespace;
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::settings::NotificationKind;
+
+/// A notification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Notification {
+    pub(crate) kind: NotificationKind,
+    /// When it became due, in milliseconds.
+    pub(crate) due_ms: u64,
+    /// Notifications with one number are delivered one after the other.
+    pub(crate) order: u64,
+    pub(crate) uri: String,
+    pub(crate) content_type: String,
+    /// `Content-Location`; empty: none.
+    pub(crate) location: String,
+    pub(crate) body: Bytes,
+}
+
+/// The number of what is ordered: a record, a timer, a subscription.
+pub(crate) fn order_of(namespace: Namespace, key: &[u8]) -> u64 {
+    xxh3_64(key) ^ u64::from(namespace.number()).rotate_left(32)
+}
+
+/// The number of the host that a URI names: its scheme and authority.
+pub(crate) fn target_of(uri: &str) -> u64 {
+    let parsed = uri.parse::<Uri>().ok();
+    let text = parsed.and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?)));
+    xxh3_64(text.unwrap_or_default().as_bytes())
+}
+
+impl Notification {
+    /// The value of its entry.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let head = json!({
+            "kind": self.kind.name(), "due": self.due_ms, "order": self.order, "uri": self.uri,
+            "type": self.content_type, "location": self.location,
+        })
+        .to_string();
+        let length = u32::try_from(head.len()).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(4 + head.len() + self.body.len());
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(head.as_bytes());
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+
+    /// `None`: the bytes are not of this format.
+    #[cfg(test)]
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, body) = Self::decode_head(bytes)?;
+        Some(Self { body: Bytes::copy_from_slice(body), ..head })
+    }
+
+    /// The notification without its body, and the body. `None`: the bytes are not of this format.
+    pub(crate) fn decode_head(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
+        let (head, body) =
+            rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+        let head: Value = serde_json::from_slice(head).ok()?;
+        let text = |name: &str| head.get(name).and_then(Value::as_str).map(str::to_owned);
+        let number = |name: &str| head.get(name).and_then(Value::as_u64);
+        let notification = Self {
+            kind: NotificationKind::of(&text("kind")?)?,
+            due_ms: number("due")?,
+            order: number("order")?,
+            uri: text("uri")?,
+            content_type: text("type")?,
+            location: text("location")?,
+            body: Bytes::new(),
+        };
+        Some((notification, body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_reads_back_and_a_target_is_an_authority() {
+        let notification = Notification {
+            kind: NotificationKind::RecordExpired,
+            due_ms: 7,
+            order: u64::MAX,
+            uri: "http://nf.example:8080/x".to_owned(),
+            content_type: "multipart/mixed; boundary=b".to_owned(),
+            location: "/nudsf-dr/v1/r/s/records/1".to_owned(),
+            body: Bytes::from_static(&[0, 255, 13, 10]),
+        };
+        let bytes = notification.encode();
+        assert_eq!(Notification::decode(&bytes), Some(notification));
+        for end in 0..bytes.len() - 4 {
+            assert_eq!(Notification::decode(&bytes[..end]), None, "{end}");
+        }
+        let target = target_of("http://nf.example:8080/x");
+        assert_eq!(target, target_of("http://nf.example:8080/y?z"));
+        for other in ["https://nf.example:8080/x", "http://nf.example/x"] {
+            assert_ne!(target, target_of(other));
+        }
+    }
+}
