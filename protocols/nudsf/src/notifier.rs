@@ -30,6 +30,7 @@ mod callback_state;
 mod sender;
 mod host_client;
 mod outbox;
+mod room;
 mod notification;
 mod notified_record;
 
@@ -196,7 +197,8 @@ impl Notifier {
 
     fn outbox(&self) -> Result<Outbox> {
         let session = Rc::clone(&self.repository.session);
-        Outbox::open(session, Arc::clone(&self.repository.metrics))
+        let limits = self.repository.settings.notify.limits;
+        Outbox::open(session, limits, Arc::clone(&self.repository.metrics))
     }
 
     /// Delivers until the region fails or belongs to another host, and until everything that is in

@@ -12,6 +12,7 @@ use nearstate_node::ClientTls;
 use nearstate_store::REPLICATION_WAIT_MAX;
 
 use crate::features::FeatureSet;
+use crate::limits::OutboxLimits;
 use crate::table::{OPERATION_COUNT, OPERATIONS};
 use crate::token::TokenKeys;
 
@@ -72,6 +73,8 @@ pub struct NotifySettings {
     pub root: Option<String>,
     /// What the notifier reports to operators.
     pub log: NotifierLog,
+    /// What waits at most.
+    pub limits: OutboxLimits,
 }
 
 /// An event that operators look into.

@@ -164,6 +164,7 @@ pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<
             tls,
             root: own_root(settings),
             log: notifier_log(),
+            ..NotifySettings::default()
         },
         overload_delay: settings.nudsf_overload_delay.0,
         features,

@@ -428,6 +428,7 @@ mod tests {
     use nearstate_store::{CreateOptions, Region, lease_clock};
 
     use super::*;
+    use crate::limits::OutboxLimits;
     use crate::notifier::notification::Notification;
     use crate::settings::NotificationKind;
 
@@ -443,8 +444,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
         let session = Rc::new(region.unwrap().session().unwrap());
-        let metrics = Arc::<NudsfMetrics>::default();
-        let outbox = Outbox::open(Rc::clone(&session), Arc::clone(&metrics)).unwrap();
+        let (metrics, limits) = (Arc::<NudsfMetrics>::default(), OutboxLimits::default());
+        let outbox = Outbox::open(Rc::clone(&session), limits, Arc::clone(&metrics)).unwrap();
         let deliveries = Deliveries::new(outbox, None, Arc::clone(&metrics));
         let notification = Notification {
             kind: NotificationKind::DataChange,

@@ -1,7 +1,8 @@
 //! What becomes due by time: timers, and subscriptions that are about to expire. The ordered tag
 //! [`DUE_TAG`] leads to them. The notification and the change that follows are one commit. A record
 //! for which that commit fails is set aside, so that it does not stop the others. A timer that has
-//! missed many repetitions takes some in each commit, and others are served in between.
+//! missed many repetitions takes some in each commit, and others are served in between. One for
+//! whose notification the outbox has no room is looked at again later.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,12 +19,14 @@ use serde_json::{Value, json};
 use crate::document::{Document, ExpiryAnnouncement, write_subscription};
 use crate::limits::REPETITIONS_MISSED_MAX;
 use crate::notifier::delivery::Deliveries;
-use crate::notifier::notification::{Notification, order_of};
+use crate::notifier::notification::{Notification, order_of, target_of};
+use crate::notifier::outbox::Outbox;
+use crate::notifier::room::{CommitLoad, DeferralQueue};
 use crate::repository::StorageNamespaces;
 use crate::settings::{
     NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NudsfMetrics,
 };
-use crate::timer::{AfterExpiry, DUE_TAG, EXPIRED_TAG, Timer};
+use crate::timer::{AfterExpiry, DUE_TAG, Timer, is_expired_tag};
 use crate::times::parse_date_time;
 
 /// Records of which one commit takes care.
@@ -74,12 +77,13 @@ pub(crate) struct DueRecords {
     served: RefCell<BTreeSet<(u32, Vec<u8>)>>,
     /// The numbers of the namespaces that have failed since they last succeeded.
     failing: RefCell<BTreeSet<u32>>,
+    deferred: RefCell<DeferralQueue>,
 }
 
 impl DueRecords {
     pub(crate) fn new(log: NotifierLog, metrics: Arc<NudsfMetrics>) -> Self {
         let (aside, served, failing) = <(RefCell<_>, RefCell<_>, RefCell<_>)>::default();
-        Self { log, metrics, aside, served, failing }
+        Self { log, metrics, aside, served, failing, deferred: RefCell::default() }
     }
 
     /// Takes care of what is due in a storage. True if something was. A failure is reported and
@@ -131,8 +135,17 @@ impl DueRecords {
             let repetitions = most / part.len();
             let mut taken = TakenRecords::default();
             let take = |txn: &Txn<'_>| {
+                let mut commit = DueCommit {
+                    now_ms: now_ms(),
+                    repetitions,
+                    outbox: &deliveries.outbox,
+                    load: CommitLoad::default(),
+                    deferred: &self.deferred,
+                    taken: TakenRecords::default(),
+                };
                 // Together: each read of its own would validate all before it.
-                taken = txn.validated_once(|| take_due(txn, source, (part, repetitions)))?;
+                txn.validated_once(|| take_due(txn, source, part, &mut commit))?;
+                taken = commit.taken;
                 Ok(std::mem::take(&mut taken.notifications))
             };
             let count = match deliveries.outbox.post(None, take).await {
@@ -292,36 +305,44 @@ impl TakenRecords {
     }
 }
 
+/// A commit for records that are due.
+struct DueCommit<'a> {
+    now_ms: u64,
+    /// Each timer takes at most so many.
+    repetitions: usize,
+    outbox: &'a Outbox,
+    /// What the outbox gets.
+    load: CommitLoad,
+    deferred: &'a RefCell<DeferralQueue>,
+    taken: TakenRecords,
+}
+
 /// Takes care of some of these records, as far as they are still due: at least of the first one.
-/// Each timer takes at most so many repetitions.
 fn take_due(
     txn: &Txn<'_>,
     source: DueSource,
-    (due, repetitions): (&[Vec<u8>], usize),
-) -> Result<TakenRecords> {
-    let now_ms = now_ms();
-    let mut taken = TakenRecords::default();
+    due: &[Vec<u8>],
+    commit: &mut DueCommit<'_>,
+) -> Result<()> {
     for key in due {
-        if taken.bytes >= BYTES_MAX {
+        if commit.taken.bytes >= BYTES_MAX {
             break;
         }
-        taken.records += 1;
+        commit.taken.records += 1;
         let view = txn.get(source.namespace(), key)?;
-        let Some(view) = view.as_ref().filter(|view| is_due(view, now_ms)) else { continue };
-        taken.changed += 1;
+        let Some(view) = view.as_ref().filter(|view| is_due(view, commit.now_ms)) else { continue };
+        commit.taken.changed += 1;
         match source {
-            DueSource::Timers(namespace) => {
-                expire_timer(txn, namespace, view, (now_ms, repetitions, &mut taken))?;
-            }
+            DueSource::Timers(namespace) => expire_timer(txn, namespace, view, commit)?,
             DueSource::Subscriptions(namespace) => {
-                let notification = expire_subscription(txn, namespace, view, now_ms)?;
+                let notification = expire_subscription(txn, namespace, view, commit.now_ms)?;
                 if let Some(notification) = notification {
-                    taken.add(notification);
+                    commit.taken.add(notification);
                 }
             }
         }
     }
-    Ok(taken)
+    Ok(())
 }
 
 fn notification(kind: NotificationKind, uri: String, body: Bytes, order: u64) -> Notification {
@@ -340,37 +361,45 @@ fn expire_timer(
     txn: &Txn<'_>,
     namespace: Namespace,
     view: &View<'_>,
-    (now_ms, repetitions, taken): (u64, usize, &mut TakenRecords),
+    commit: &mut DueCommit<'_>,
 ) -> Result<()> {
-    let key = view.key();
+    let (key, now_ms) = (view.key(), commit.now_ms);
     let id = String::from_utf8_lossy(key);
     let text = view.bytes().get(size_of::<u64>()..).map(Bytes::copy_from_slice);
     let timer = text.and_then(|text| Timer::of_stored(&text, &id));
-    let is_over = view.tags().any(|(name, _)| name == EXPIRED_TAG);
+    let is_over = view.tags().any(is_expired_tag);
     // What another client has written as a timer, and is none, is removed as well.
     let Some(mut timer) = timer.filter(|_| !is_over) else {
         txn.delete(namespace, key)?;
         return Ok(());
     };
     let (kind, order) = (NotificationKind::TimerExpiry, order_of(namespace, key));
-    let notified_max = if timer.callback.is_some() { REPETITIONS_MISSED_MAX } else { 1 };
+    let target = timer.callback.as_deref().map(target_of);
+    let notified_max = if target.is_some() { REPETITIONS_MISSED_MAX } else { 1 };
     let skipped = timer.missed(now_ms).saturating_sub(notified_max);
     if skipped > 0
         && let AfterExpiry::Again(next) = timer.after_expiries(skipped)
     {
-        taken.dropped += if timer.callback.is_some() { skipped } else { 0 };
         timer = *next;
     }
-    let mut left = repetitions;
+    let mut left = commit.repetitions;
     let next = loop {
-        if let Some(uri) = &timer.callback {
-            taken.add(notification(kind, uri.clone(), timer.text().clone(), order));
+        if let Some((uri, target)) = timer.callback.as_ref().zip(target) {
+            let due = notification(kind, uri.clone(), timer.text().clone(), order);
+            if !commit.outbox.take_room(&mut commit.load, target, due.entry_bytes_max()) {
+                if left == commit.repetitions {
+                    let later = commit.deferred.borrow_mut().next_ms(target, now_ms);
+                    return Timer::defer(txn, namespace, view, later);
+                }
+                break AfterExpiry::Again(Box::new(timer.clone()));
+            }
+            commit.taken.add(due);
         }
         left -= 1;
         match timer.after_expiry() {
             AfterExpiry::Again(next) if next.missed(now_ms) > 0 => {
-                if left == 0 || taken.bytes >= BYTES_MAX {
-                    taken.still_due.push(key.to_vec());
+                if left == 0 || commit.taken.bytes >= BYTES_MAX {
+                    commit.taken.still_due.push(key.to_vec());
                     break AfterExpiry::Again(next);
                 }
                 timer = *next;
@@ -380,6 +409,7 @@ fn expire_timer(
             }
         }
     };
+    commit.taken.dropped += target.map_or(0, |_| skipped);
     match next {
         AfterExpiry::Again(next) => next.write(txn, (namespace, key), None, now_ms),
         AfterExpiry::Kept(until) => timer.write(txn, (namespace, key), Some(until), now_ms),

@@ -36,6 +36,13 @@ pub(crate) fn target_of(uri: &str) -> u64 {
 }
 
 impl Notification {
+    /// At least the bytes of its entry.
+    pub(crate) fn entry_bytes_max(&self) -> usize {
+        // Texts may be escaped, and the head has names and numbers.
+        let texts = self.uri.len() + self.content_type.len() + self.location.len();
+        256 + 2 * texts + self.body.len()
+    }
+
     /// The value of its entry.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let head = json!({

@@ -5,7 +5,6 @@
 //! in the order of their numbers. Its value is a [`Notification`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,9 +18,10 @@ use nearstate_store::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::limits::{OUTBOX_BYTES_MAX, TARGET_BYTES_MAX, TARGET_ENTRIES_MAX};
+use crate::limits::OutboxLimits;
 use crate::namespace_names::{CONTROL, OUTBOX};
 use crate::notifier::notification::{Notification, target_of};
+use crate::notifier::room::{CommitLoad, OutboxLoad, TargetLoad};
 use crate::settings::{NotificationResult, NudsfMetrics};
 
 const CURSOR: &[u8] = b"cursor";
@@ -58,13 +58,6 @@ impl NotifierCursor {
         let log = LogIdentity { region, incarnation: take()?, origin: take()? };
         Some(Self { log, position: take()?, next: take()? })
     }
-}
-
-/// What the region holds for a target.
-#[derive(Clone, Copy, Debug, Default)]
-struct TargetLoad {
-    entries: usize,
-    bytes: usize,
 }
 
 /// An entry that was read.
@@ -124,9 +117,8 @@ pub(crate) struct Outbox {
     session: Rc<Session>,
     entries: Namespace,
     control: Namespace,
-    loads: RefCell<BTreeMap<u64, TargetLoad>>,
-    /// The bytes of all entries.
-    bytes: Cell<usize>,
+    load: RefCell<OutboxLoad>,
+    limits: OutboxLimits,
     metrics: Arc<NudsfMetrics>,
 }
 
@@ -135,14 +127,18 @@ impl Outbox {
     ///
     /// # Errors
     /// As [`Session::namespace`].
-    pub(crate) fn open(session: Rc<Session>, metrics: Arc<NudsfMetrics>) -> Result<Self> {
+    pub(crate) fn open(
+        session: Rc<Session>,
+        limits: OutboxLimits,
+        metrics: Arc<NudsfMetrics>,
+    ) -> Result<Self> {
         let order =
             TagSchema { name: ORDER_TAG.to_owned(), is_ordered: true, ..TagSchema::default() };
         let schema = Schema { tags: vec![order], ..Schema::default() };
         let entries = session.namespace(OUTBOX, &schema)?;
         let control = session.namespace(CONTROL, &Schema::default())?;
-        let (loads, bytes) = (RefCell::default(), Cell::new(0));
-        let outbox = Self { session, entries, control, loads, bytes, metrics };
+        let load = RefCell::default();
+        let outbox = Self { session, entries, control, load, limits, metrics };
         let mut scan = outbox.session.scan(entries)?;
         while scan.step()? {
             if let Some(view) = scan.view()? {
@@ -155,20 +151,20 @@ impl Outbox {
 
     fn add(&self, key: &[u8], bytes: usize) {
         if let Some((target, _)) = key.split_first_chunk::<8>() {
-            let mut loads = self.loads.borrow_mut();
-            let load = loads.entry(u64::from_be_bytes(*target)).or_default();
-            load.entries += 1;
-            load.bytes += bytes;
-            self.bytes.set(self.bytes.get() + bytes);
+            self.load.borrow_mut().add(u64::from_be_bytes(*target), bytes);
         }
     }
 
     /// A target has no entries: what was counted for it was removed by a delivery of an earlier
     /// run. Only the task of the target calls it.
     pub(crate) fn forget(&self, target: u64) {
-        if let Some(load) = self.loads.borrow_mut().remove(&target) {
-            self.bytes.set(self.bytes.get().saturating_sub(load.bytes));
-        }
+        self.load.borrow_mut().forget(target);
+    }
+
+    /// Takes the room for an entry of this size, in a commit that has taken some. False: there is
+    /// none.
+    pub(crate) fn take_room(&self, commit: &mut CommitLoad, target: u64, bytes: usize) -> bool {
+        commit.take((&self.load.borrow(), &self.limits), target, bytes)
     }
 
     /// The session with which the outbox is read and changed.
@@ -178,7 +174,7 @@ impl Outbox {
 
     /// The targets that have entries.
     pub(crate) fn targets(&self) -> Vec<u64> {
-        self.loads.borrow().keys().copied().collect()
+        self.load.borrow().targets.keys().copied().collect()
     }
 
     /// Writes the position in the present log, if there is none: changes from now on are notified,
@@ -304,11 +300,11 @@ impl Outbox {
         let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
         let (mut cursor, _) = self.cursor(bytes)?;
         let mut posted: Vec<(Vec<u8>, usize)> = Vec::new();
-        let mut dropped = Vec::new();
+        let (mut dropped, mut commit) = (Vec::new(), CommitLoad::default());
         for notification in &notifications {
             let target = target_of(&notification.uri);
             let bytes = notification.encode();
-            if !self.has_space(target, &posted, bytes.len()) {
+            if !self.take_room(&mut commit, target, bytes.len()) {
                 dropped.push(notification.kind);
                 continue;
             }
@@ -330,19 +326,6 @@ impl Outbox {
             self.metrics.count_notification(kind, NotificationResult::Dropped);
         }
         Ok(posted)
-    }
-
-    fn has_space(&self, target: u64, posted: &[(Vec<u8>, usize)], bytes: usize) -> bool {
-        let of_all: usize = posted.iter().map(|(_, bytes)| bytes).sum();
-        if self.bytes.get() + of_all + bytes > OUTBOX_BYTES_MAX {
-            return false;
-        }
-        let mut load = self.loads.borrow().get(&target).copied().unwrap_or_default();
-        for (_, bytes) in posted.iter().filter(|(key, _)| key.starts_with(&target.to_be_bytes())) {
-            load.entries += 1;
-            load.bytes += bytes;
-        }
-        load.entries < TARGET_ENTRIES_MAX && load.bytes + bytes <= TARGET_BYTES_MAX
     }
 
     /// The first entries of a target from a place on, without those that are excluded: at most
@@ -435,16 +418,9 @@ impl Outbox {
     }
 
     fn subtract(&self, target: u64, removed: &[OutboxEntry]) {
-        let mut loads = self.loads.borrow_mut();
-        if let Some(load) = loads.get_mut(&target) {
-            load.entries = load.entries.saturating_sub(removed.len());
-            let bytes: usize = removed.iter().map(|entry| entry.bytes).sum();
-            load.bytes = load.bytes.saturating_sub(bytes);
-            self.bytes.set(self.bytes.get().saturating_sub(bytes));
-            if load.entries == 0 {
-                loads.remove(&target);
-            }
-        }
+        let bytes = removed.iter().map(|entry| entry.bytes).sum();
+        let removed = TargetLoad { entries: removed.len(), bytes };
+        self.load.borrow_mut().subtract(target, removed);
     }
 
     /// Milliseconds since a notification became due.
@@ -468,7 +444,8 @@ mod tests {
         let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
         let session = Rc::new(region.session().unwrap());
-        let outbox = Outbox::open(Rc::clone(&session), Arc::default()).unwrap();
+        let outbox =
+            Outbox::open(Rc::clone(&session), OutboxLimits::default(), Arc::default()).unwrap();
         session.stream(outbox.entries, WhenFull::Refuse).unwrap();
         let (key, value) = ([7; 16], vec![1; 100_000]);
         let put = || {
@@ -500,7 +477,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
         let session = Rc::new(region.unwrap().session().unwrap());
-        let outbox = Outbox::open(Rc::clone(&session), Arc::default()).unwrap();
+        let outbox =
+            Outbox::open(Rc::clone(&session), OutboxLimits::default(), Arc::default()).unwrap();
         let post = || {
             let notification = Notification {
                 kind: NotificationKind::TimerExpiry,
