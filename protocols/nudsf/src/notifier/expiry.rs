@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::document::{Document, ExpiryAnnouncement, write_subscription};
 use crate::limits::REPETITIONS_MISSED_MAX;
 use crate::notifier::delivery::Deliveries;
-use crate::notifier::notification::{Notification, order_of, target_of};
+use crate::notifier::notification::{Notification, OrderedKind, order_of, target_of};
 use crate::notifier::outbox::Outbox;
 use crate::notifier::room::{CommitLoad, DeferralQueue};
 use crate::repository::StorageNamespaces;
@@ -46,16 +46,16 @@ const ASIDE_MAX: usize = 1024;
 
 /// A namespace in which something becomes due.
 #[derive(Clone, Copy, Debug)]
-enum DueSource {
-    Timers(Namespace),
-    Subscriptions(Namespace),
+struct DueSource {
+    namespace: Namespace,
+    kind: OrderedKind,
+    /// [`StorageNamespaces::name_hash`].
+    name_hash: u64,
 }
 
 impl DueSource {
-    fn namespace(self) -> Namespace {
-        match self {
-            Self::Timers(namespace) | Self::Subscriptions(namespace) => namespace,
-        }
+    fn order_of(self, key: &[u8]) -> u64 {
+        order_of((self.name_hash, self.kind), key)
     }
 }
 
@@ -94,9 +94,12 @@ impl DueRecords {
         (storage, uri): (&StorageNamespaces, &str),
     ) -> bool {
         let mut is_busy = false;
-        let timers = DueSource::Timers(storage.timers);
-        for source in [timers, DueSource::Subscriptions(storage.subscriptions)] {
-            let number = source.namespace().number();
+        let StorageNamespaces { timers, subscriptions, name_hash, .. } = *storage;
+        for (namespace, kind) in
+            [(timers, OrderedKind::Timer), (subscriptions, OrderedKind::Subscription)]
+        {
+            let source = DueSource { namespace, kind, name_hash };
+            let number = namespace.number();
             match self.take_source(deliveries, source, uri).await {
                 Ok(was_due) => {
                     is_busy |= was_due;
@@ -120,16 +123,16 @@ impl DueRecords {
         uri: &str,
     ) -> Result<bool> {
         let session = deliveries.outbox.session();
-        let due = self.read(session, source.namespace(), now_ms())?;
+        let due = self.read(session, source.namespace, now_ms())?;
         if due.is_empty() {
-            return Ok(self.begin_round(source.namespace()));
+            return Ok(self.begin_round(source.namespace));
         }
         let (mut rest, mut most) = (due.as_slice(), NOTIFICATIONS_MAX);
         let mut has_changed = false;
         while !rest.is_empty() {
             // The version that fails: one that a client writes meanwhile is not set aside.
             let alone = if most == 1 { rest.first() } else { None };
-            let alone = alone.map(|key| session.get(source.namespace(), key)).transpose()?;
+            let alone = alone.map(|key| session.get(source.namespace, key)).transpose()?;
             let version = alone.flatten().map(|view| view.version());
             let part = rest.split_at(rest.len().min(most)).0;
             let repetitions = most / part.len();
@@ -151,7 +154,7 @@ impl DueRecords {
             let count = match deliveries.outbox.post(None, take).await {
                 Ok(targets) => {
                     deliveries.wake(&targets);
-                    self.count_served(source.namespace(), &taken);
+                    self.count_served(source.namespace, &taken);
                     has_changed |= taken.changed > 0;
                     taken.records
                 }
@@ -163,7 +166,7 @@ impl DueRecords {
                 Err(error) => {
                     has_changed = true;
                     for key in part {
-                        let failed = (source.namespace(), key.as_slice(), version);
+                        let failed = (source.namespace, key.as_slice(), version);
                         self.set_aside(session, failed, (uri, &error));
                     }
                     part.len()
@@ -175,7 +178,7 @@ impl DueRecords {
             }
         }
         // Entries of records that another client has changed meanwhile are nothing to do.
-        Ok(has_changed || self.begin_round(source.namespace()))
+        Ok(has_changed || self.begin_round(source.namespace))
     }
 
     /// Nothing else is due: those that were served are served again. True if there are some.
@@ -329,17 +332,13 @@ fn take_due(
             break;
         }
         commit.taken.records += 1;
-        let view = txn.get(source.namespace(), key)?;
+        let view = txn.get(source.namespace, key)?;
         let Some(view) = view.as_ref().filter(|view| is_due(view, commit.now_ms)) else { continue };
         commit.taken.changed += 1;
-        match source {
-            DueSource::Timers(namespace) => expire_timer(txn, namespace, view, commit)?,
-            DueSource::Subscriptions(namespace) => {
-                let notification = expire_subscription(txn, namespace, view, commit.now_ms)?;
-                if let Some(notification) = notification {
-                    commit.taken.add(notification);
-                }
-            }
+        if source.kind == OrderedKind::Timer {
+            expire_timer(txn, source, view, commit)?;
+        } else if let Some(due) = expire_subscription(txn, source, view, commit.now_ms)? {
+            commit.taken.add(due);
         }
     }
     Ok(())
@@ -359,11 +358,11 @@ fn notification(kind: NotificationKind, uri: String, body: Bytes, order: u64) ->
 
 fn expire_timer(
     txn: &Txn<'_>,
-    namespace: Namespace,
+    source: DueSource,
     view: &View<'_>,
     commit: &mut DueCommit<'_>,
 ) -> Result<()> {
-    let (key, now_ms) = (view.key(), commit.now_ms);
+    let (namespace, key, now_ms) = (source.namespace, view.key(), commit.now_ms);
     let id = String::from_utf8_lossy(key);
     let text = view.bytes().get(size_of::<u64>()..).map(Bytes::copy_from_slice);
     let timer = text.and_then(|text| Timer::of_stored(&text, &id));
@@ -373,7 +372,7 @@ fn expire_timer(
         txn.delete(namespace, key)?;
         return Ok(());
     };
-    let (kind, order) = (NotificationKind::TimerExpiry, order_of(namespace, key));
+    let (kind, order) = (NotificationKind::TimerExpiry, source.order_of(key));
     let target = timer.callback.as_deref().map(target_of);
     let notified_max = if target.is_some() { REPETITIONS_MISSED_MAX } else { 1 };
     let skipped = timer.missed(now_ms).saturating_sub(notified_max);
@@ -420,11 +419,11 @@ fn expire_timer(
 /// The subscription is announced once, and deleted when it has expired.
 fn expire_subscription(
     txn: &Txn<'_>,
-    namespace: Namespace,
+    source: DueSource,
     view: &View<'_>,
     now_ms: u64,
 ) -> Result<Option<Notification>> {
-    let key = view.key();
+    let (namespace, key) = (source.namespace, view.key());
     let Ok(document) = Document::of(view) else {
         txn.delete(namespace, key)?;
         return Ok(None);
@@ -444,7 +443,7 @@ fn expire_subscription(
     let Some(uri) = value.get("expiryCallbackReference").and_then(Value::as_str) else {
         return Ok(None);
     };
-    let (kind, order) = (NotificationKind::SubscriptionExpiry, order_of(namespace, key));
+    let (kind, order) = (NotificationKind::SubscriptionExpiry, source.order_of(key));
     let body = json!({"expiredSubscriptions": [value]});
     Ok(Some(notification(kind, uri.to_owned(), body.to_string().into(), order)))
 }

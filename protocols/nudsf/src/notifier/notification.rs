@@ -2,9 +2,11 @@
 
 use hyper::Uri;
 use hyper::body::Bytes;
-use nearstate_store::Namespace;
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+#[cfg(doc)]
+use crate::repository::StorageNamespaces;
 
 use crate::settings::NotificationKind;
 
@@ -23,9 +25,19 @@ pub(crate) struct Notification {
     pub(crate) body: Bytes,
 }
 
-/// The number of what is ordered: a record, a timer, a subscription.
-pub(crate) fn order_of(namespace: Namespace, key: &[u8]) -> u64 {
-    xxh3_64(key) ^ u64::from(namespace.number()).rotate_left(32)
+/// What has notifications that are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OrderedKind {
+    Record = 1,
+    Timer = 2,
+    Subscription = 3,
+}
+
+/// The number of what is ordered: a record, a timer or a subscription of the storage with this
+/// [hash](StorageNamespaces::name_hash). A copy of the region has the same, so that what it adds to
+/// the outbox follows what was there before.
+pub(crate) fn order_of((name_hash, kind): (u64, OrderedKind), key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, name_hash ^ kind as u64)
 }
 
 /// The number of the host that a URI names: its scheme and authority.
