@@ -280,9 +280,11 @@ fn is_of_records(error: &Error) -> bool {
     )
 }
 
+/// True if the time of a record has come. A tag that is no time, which another client has written,
+/// counts as past: the index leads to it as long as it is there, and others behind it would wait.
 fn is_due(view: &View<'_>, now_ms: u64) -> bool {
-    let due = view.tags().find(|(name, _)| *name == DUE_TAG).map(|(_, due)| due);
-    due.and_then(|due| due.first_chunk()).is_some_and(|due| u64::from_be_bytes(*due) <= now_ms)
+    let mut due = view.tags().filter(|(name, _)| *name == DUE_TAG);
+    due.any(|(_, due)| due.try_into().map_or(true, |due| u64::from_be_bytes(due) <= now_ms))
 }
 
 /// What a commit takes.

@@ -290,6 +290,34 @@ fn req_a_timer_that_cannot_expire_does_not_stop_the_others() {
 }
 
 #[test]
+fn req_records_whose_time_is_none_do_not_stop_timers() {
+    let (node, target) = (node(), receiver());
+    let session = node.session();
+    let timers = session.known_namespace("ue:timers").unwrap().unwrap();
+    // As a RESP client can: times that are too short, and a second one that is far away.
+    let far = u64::MAX.to_be_bytes();
+    session
+        .transact(|txn| -> nearstate_store::Result<()> {
+            for number in 0..64_u8 {
+                let tags: &[(&str, &[u8])] = match number % 3 {
+                    0 => &[("\u{1}due", b"")],
+                    1 => &[("\u{1}due", &[0; 7])],
+                    _ => &[("\u{1}due", &[0; 9]), ("\u{1}due", &far)],
+                };
+                let metadata = Metadata { tags, expires_ms: 0 };
+                txn.put_with_metadata(timers, &[b'f', number], b"", metadata)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    let mut client = node.client();
+    let good = json!({"expires": PAST, "callbackReference": target.uri("/t")});
+    put(&mut client, "good", &good, 201);
+    target.wait_for(1);
+    assert!(session.get(timers, &[b'f', 0]).unwrap().is_none(), "it is no timer");
+}
+
+#[test]
 fn req_timers_that_no_commit_can_change_together_are_notified_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
