@@ -209,3 +209,6 @@ pub const LEASE_INTERVAL: Duration = Duration::from_millis(10);
 /// is long past: the last hour of one per second, after which a notification is dropped anyway.
 /// Earlier ones are dropped and counted.
 pub const REPETITIONS_MISSED_MAX: u64 = 4096;
+
+/// The shortest time between two reports that the notifier has failed.
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(60);

@@ -151,9 +151,8 @@ impl DueRecords {
                 taken = commit.taken;
                 Ok(std::mem::take(&mut taken.notifications))
             };
-            let count = match deliveries.outbox.post(None, take).await {
-                Ok(targets) => {
-                    deliveries.wake(&targets);
+            let count = match deliveries.post(None, take).await {
+                Ok(()) => {
                     self.count_served(source.namespace, &taken);
                     has_changed |= taken.changed > 0;
                     taken.records

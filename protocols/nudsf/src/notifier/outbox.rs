@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use nearstate_model::{Error, Result};
-use nearstate_node::executor::{sleep, yield_now};
+use nearstate_node::executor::sleep;
 use nearstate_store::{
     LogIdentity, Metadata, Namespace, Schema, Session, TagSchema, Txn, Values, View, now_ms,
 };
@@ -31,9 +31,6 @@ const ORDER_TAG: &str = "order";
 
 /// Bytes of the entries that are read at once: each of the targets that are served holds as much.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
-
-/// The longest pause after a commit that failed.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How far the notifier has read the log, and the number of the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,57 +247,22 @@ impl Outbox {
     }
 
     /// Posts notifications, with the position of the log from which they are, and what `also`
-    /// changes, in one commit. `also` returns what it makes due; it runs again after a conflict. A
-    /// full region is tried again until it has space. Returns the targets.
+    /// changes, in one commit. `also` returns what it makes due. Returns the targets.
     ///
     /// # Errors
-    /// What no other attempt changes.
-    pub(crate) async fn post(
+    /// As [`Txn::commit`].
+    pub(crate) fn try_post(
         &self,
         position: Option<u64>,
-        mut also: impl FnMut(&Txn<'_>) -> Result<Vec<Notification>>,
+        also: impl FnOnce(&Txn<'_>) -> Result<Vec<Notification>>,
     ) -> Result<Vec<u64>> {
-        let mut pause = Duration::from_millis(1);
-        loop {
-            match self.attempt(position, &mut also) {
-                Ok(posted) => {
-                    let mut targets = Vec::new();
-                    for (key, bytes) in &posted {
-                        self.add(key, *bytes);
-                        targets.extend(key.first_chunk().map(|target| u64::from_be_bytes(*target)));
-                    }
-                    targets.sort_unstable();
-                    targets.dedup();
-                    return Ok(targets);
-                }
-                Err(Error::Conflict { .. }) => yield_now().await,
-                Err(
-                    Error::Full { .. }
-                    | Error::Behind { .. }
-                    | Error::Stalled { .. }
-                    | Error::Deadline { .. },
-                ) => {
-                    self.metrics.count_stall();
-                    sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn attempt(
-        &self,
-        position: Option<u64>,
-        also: &mut impl FnMut(&Txn<'_>) -> Result<Vec<Notification>>,
-    ) -> Result<Vec<(Vec<u8>, usize)>> {
         let txn = self.session.begin()?;
         let notifications = also(&txn)?;
         let view = txn.get(self.control, CURSOR)?;
         let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
         let (mut cursor, _) = self.cursor(bytes)?;
-        let mut posted: Vec<(Vec<u8>, usize)> = Vec::new();
-        let (mut dropped, mut commit) = (Vec::new(), CommitLoad::default());
+        let (mut posted, mut dropped) = (Vec::new(), Vec::new());
+        let mut commit = CommitLoad::default();
         for notification in &notifications {
             let target = target_of(&notification.uri);
             let bytes = notification.encode();
@@ -308,12 +270,11 @@ impl Outbox {
                 dropped.push(notification.kind);
                 continue;
             }
-            let mut key = target.to_be_bytes().to_vec();
-            key.extend_from_slice(&cursor.next.to_be_bytes());
+            let key = [target.to_be_bytes(), cursor.next.to_be_bytes()].concat();
             cursor.next += 1;
             let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
             txn.put_with_metadata(self.entries, &key, &bytes, metadata)?;
-            posted.push((key, bytes.len()));
+            posted.push((target, bytes.len()));
         }
         cursor.position = position.unwrap_or(cursor.position);
         txn.put(self.control, CURSOR, &cursor.encode())?;
@@ -325,7 +286,14 @@ impl Outbox {
         for kind in dropped {
             self.metrics.count_notification(kind, NotificationResult::Dropped);
         }
-        Ok(posted)
+        let mut load = self.load.borrow_mut();
+        for (target, bytes) in &posted {
+            load.add(*target, *bytes);
+        }
+        let mut targets: Vec<u64> = posted.into_iter().map(|(target, _)| target).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        Ok(targets)
     }
 
     /// The first entries of a target from a place on, without those that are excluded: at most
@@ -489,10 +457,7 @@ mod tests {
                 location: String::new(),
                 body: Bytes::new(),
             };
-            let post = |_: &Txn<'_>| Ok(vec![notification.clone()]);
-            let posted = std::pin::pin!(outbox.post(None, post));
-            let posted = posted.poll(&mut Context::from_waker(Waker::noop()));
-            assert!(matches!(posted, Poll::Ready(Ok(_))), "{posted:?}");
+            outbox.try_post(None, |_| Ok(vec![notification])).unwrap();
             session.count(outbox.entries).unwrap()
         };
         assert_eq!((post(), post()), (1, 2));
