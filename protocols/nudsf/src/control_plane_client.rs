@@ -3,6 +3,7 @@
 //! client. Every request is bounded in time and its response in size.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use hyper::rt::Executor;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use nearstate_model::{Error, Result};
-use nearstate_node::ClientTls;
+use nearstate_node::{ClientTls, NameResolver};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -95,7 +96,10 @@ impl OutboundClient {
         let is_tls = self.root.scheme_str() == Some("https");
         let port = self.root.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let name = host.trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((name, port)).await.map_err(|e| failed("connect", &e))?;
+        let found = NameResolver::of_thread().resolve(name).await;
+        let found = found.map_err(|error| failed("resolve", &error))?;
+        let all: Vec<_> = found.iter().map(|address| SocketAddr::new(*address, port)).collect();
+        let stream = TcpStream::connect(all.as_slice()).await.map_err(|e| failed("connect", &e))?;
         let (media, body) = body.map_or((None, String::new()), |(media, body)| (Some(media), body));
         let path = format!("{}{path}", self.root.path().trim_end_matches('/'));
         let mut request = Request::builder().method(method).header(ACCEPT, "application/json");

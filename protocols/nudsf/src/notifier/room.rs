@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn timers_of_a_target_are_looked_at_one_after_the_other() {
-        let (mut queue, now_ms) = (DeferralQueue::default(), 1_000_000);
+        let (mut queue, now_ms) = (DeferralQueue::default(), 10_000_000);
         let mut next = |target| queue.next_ms(target, now_ms) - now_ms;
         assert_eq!((next(1), next(2)), (DEFERRED_MS_MIN, DEFERRED_MS_MIN));
         let many = 20 * DEFERRED_PER_MS;
