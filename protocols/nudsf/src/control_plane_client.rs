@@ -5,6 +5,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -249,6 +250,20 @@ impl StopFlag {
         let mut receiver = self.0.subscribe();
         let waited = tokio::time::timeout(time, receiver.wait_for(|is_set| *is_set)).await;
         waited.is_ok()
+    }
+
+    /// Waits for a future. `None`: the flag was set before, and the future was dropped.
+    pub(crate) async fn unless_set<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut receiver = self.0.subscribe();
+        let mut is_set = std::pin::pin!(receiver.wait_for(|is_set| *is_set));
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|cx| {
+            if is_set.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
     }
 }
 

@@ -434,10 +434,14 @@ impl ClusterHost<'_> {
 }
 
 impl PartitionService {
-    /// Clients are sent elsewhere before connections end.
-    fn stop(mut self) {
-        drop(self.registration.take());
+    /// Clients are sent elsewhere while connections end: another host serves the partition already,
+    /// so the node does not wait for the NRF.
+    fn stop(self) {
+        if let Some(registration) = &self.registration {
+            registration.begin_stop();
+        }
         stop(self.node);
+        drop(self.registration);
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -95,11 +97,27 @@ fn req13_the_node_registers_as_udsf_sends_heart_beats_and_removes_its_registrati
 
 #[test]
 fn req13_an_nrf_that_is_away_delays_neither_start_nor_end() {
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let free = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
     let (client, events) = register(format!("http://{address}"));
     assert!(matches!(next(&events), NrfEvent::Failed(_)));
+    drop(client);
+    assert!(events.try_iter().all(|event| matches!(event, NrfEvent::Failed(_))));
+}
+
+#[test]
+fn req13_a_request_that_the_nrf_does_not_answer_is_cancelled_at_the_end() {
+    let nrf = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (client, events) = register(format!("http://{}", nrf.local_addr().unwrap()));
+    let (mut registers, _) = nrf.accept().unwrap();
+    client.begin_stop();
+    // It may have registered. The connection ends, and nothing has failed before that.
+    let (removes, _) = nrf.accept().unwrap();
+    assert_eq!(events.try_recv().ok(), None, "no time limit has passed");
+    registers.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    registers.read_to_end(&mut Vec::new()).unwrap();
+    drop(removes);
     drop(client);
     assert!(events.try_iter().all(|event| matches!(event, NrfEvent::Failed(_))));
 }
