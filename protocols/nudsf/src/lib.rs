@@ -51,7 +51,7 @@ pub use key_source::{KEYS_AGE_MAX, KeySource, KeySourceSettings, OnFetch};
 pub use namespace_names::{NOTIFIER_PATTERN, leave_out_notifier};
 pub use nrf::{NrfClient, NrfEvent, NrfSettings};
 pub use protocol::NudsfProtocol;
-pub use registration::NrfProfile;
+pub use registration::{NrfProfile, instance_of_part};
 pub use settings::{
     NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NotifySettings, NudsfMetrics,
     NudsfSettings, OnNotifierEvent, StorageSpec,

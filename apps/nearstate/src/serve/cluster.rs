@@ -353,6 +353,14 @@ impl ClusterHost<'_> {
         settings.metrics = ports.metrics.map(at).into_iter().collect();
         settings.sentinel_listen = Vec::new();
         settings.sentinel_masters = vec![partition.name.clone()];
+        let instance = settings.nudsf_nf_instance.take();
+        let own = instance.as_deref().and_then(|id| nudsf::partition_instance(id, file, partition));
+        // Tokens may be for the instance that the NRF tells of.
+        let audiences = &mut settings.nudsf_token_audiences;
+        if instance.as_ref().is_some_and(|id| audiences.contains(id)) {
+            audiences.extend(own.clone());
+        }
+        settings.nudsf_nf_instance = own.or(instance);
         settings
     }
 

@@ -8,10 +8,11 @@ use nearstate_node::{ClientTls, Endpoint, ListenAddress, Protocol, Tls};
 use nearstate_nudsf::{
     FeatureSet, KeySource, KeySourceSettings, NOTIFIER_PATTERN, NotifierEvent, NotifierLog,
     NotifySettings, NrfClient, NrfEvent, NrfProfile, NrfSettings, NudsfMetrics, NudsfProtocol,
-    NudsfSettings, StorageSpec, TokenKeys, leave_out_notifier,
+    NudsfSettings, StorageSpec, TokenKeys, instance_of_part, leave_out_notifier,
 };
 use nearstate_store::{NamespaceRules, ReplicationPolicy};
 
+use crate::cluster::file::{ClusterFile, FilePartition};
 use crate::log;
 use crate::serve::access_control;
 use crate::settings::Settings;
@@ -190,6 +191,18 @@ fn own_root(settings: &Settings) -> Option<String> {
     roots.into_iter().next()
 }
 
+/// The id for the NRF of the node of a partition, if the cluster serves the data repository of
+/// others too: a host that owns several registers each, and removes each by itself.
+pub(super) fn partition_instance(
+    instance: &str,
+    file: &ClusterFile,
+    partition: &FilePartition,
+) -> Option<String> {
+    let is_served = |one: &&FilePartition| one.ports.nudsf.or(one.ports.nudsf_tls).is_some();
+    let served = file.partitions.iter().filter(is_served).count();
+    (served > 1).then(|| instance_of_part(instance, &partition.name))
+}
+
 /// Registers the node with the NRF, if one is set. Dropping the client removes the registration.
 ///
 /// # Errors
@@ -257,5 +270,37 @@ mod tests {
             assert_eq!(with(pattern, &storages), [pattern]);
         }
         assert_eq!(with("ue*", &[]), ["ue*"]);
+    }
+
+    #[test]
+    fn each_partition_of_several_has_an_instance_of_its_own() {
+        const ID: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
+        let host = |id: u8, name: &str| {
+            format!(
+                "[[host]]\nid = {id}\nname = \"{name}\"\npeer = \"127.0.0.{id}:1\"\n\
+                 membership = \"127.0.0.{id}:2\"\n"
+            )
+        };
+        let partition = |id: u16, name: &str, more: &str| {
+            let port = 1000 + id;
+            format!(
+                "[[partition]]\nid = {id}\nname = \"{name}\"\ngroup = [\"a\", \"b\", \"c\"]\n\
+                 port = {port}\n{more}\n"
+            )
+        };
+        let hosts: String =
+            [(1, "a"), (2, "b"), (3, "c")].map(|(id, name)| host(id, name)).concat();
+        let file = |partitions: &[String]| {
+            let text = format!("[cluster]\nname = \"east\"\n{hosts}{}", partitions.concat());
+            ClusterFile::parse(&text).unwrap()
+        };
+        let ids = |file: &ClusterFile| -> Vec<Option<String>> {
+            file.partitions.iter().map(|one| partition_instance(ID, file, one)).collect()
+        };
+        let amf = partition(1, "amf", "nudsf_port = 2000");
+        let alone = file(&[amf.clone(), partition(2, "plain", "")]);
+        assert_eq!(ids(&alone), [None, None]);
+        let both = file(&[amf, partition(2, "smf", "nudsf_tls_port = 2001")]);
+        assert_eq!(ids(&both), ["amf", "smf"].map(|name| Some(instance_of_part(ID, name))));
     }
 }
