@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
+use nearstate_node::executor::{TaskClass, sleep, spawn, yield_if_due, yield_now};
 use nearstate_store::{OwnerLease, Txn, now_ms, since_boot};
 
 use crate::limits::{NOTIFIER_INTERVAL, REPORT_INTERVAL};
@@ -164,6 +164,7 @@ impl Notifier {
     /// flight then is answered.
     async fn run(&self) -> Result<()> {
         let outbox = self.outbox()?;
+        outbox.load().await?;
         outbox.begin()?;
         let tls = self.repository.settings.notify.tls.clone();
         let collector = ExpiryCollector::new(self.repository.settings.notify.log.clone());
@@ -238,6 +239,7 @@ impl Notifier {
             }
             for (storage, uri) in &storages {
                 is_busy |= self.due.take(deliveries, (storage, uri)).await;
+                yield_if_due().await;
             }
             if is_busy {
                 yield_now().await;

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use nearstate_model::{Error, Result};
-use nearstate_node::executor::sleep;
+use nearstate_node::executor::{sleep, yield_if_due};
 use nearstate_store::{
     LogIdentity, Metadata, Namespace, Schema, Session, TagSchema, Txn, Values, View, now_ms,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::limits::OutboxLimits;
+use crate::limits::{OutboxLimits, SCAN_STEPS};
 use crate::namespace_names::{CONTROL, OUTBOX};
 use crate::notifier::notification::{Notification, target_of};
 use crate::notifier::room::{CommitLoad, OutboxLoad, TargetLoad};
@@ -120,7 +120,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Opens the outbox and counts what it has. Creates it if it does not exist.
+    /// Opens the outbox. Creates it if it does not exist. [`Outbox::load`] counts what it has.
     ///
     /// # Errors
     /// As [`Session::namespace`].
@@ -135,15 +135,26 @@ impl Outbox {
         let entries = session.namespace(OUTBOX, &schema)?;
         let control = session.namespace(CONTROL, &Schema::default())?;
         let load = RefCell::default();
-        let outbox = Self { session, entries, control, load, limits, metrics };
-        let mut scan = outbox.session.scan(entries)?;
+        Ok(Self { session, entries, control, load, limits, metrics })
+    }
+
+    /// Counts the entries. Yields to requests: there may be some hundred thousand. Before anything
+    /// is posted or delivered.
+    ///
+    /// # Errors
+    /// As [`Session::scan`].
+    pub(crate) async fn load(&self) -> Result<()> {
+        let (mut scan, mut steps) = (self.session.scan(self.entries)?, 0_u32);
         while scan.step()? {
             if let Some(view) = scan.view()? {
-                outbox.add(view.key(), view.bytes().len());
+                self.add(view.key(), view.bytes().len());
+            }
+            steps += 1;
+            if steps.is_multiple_of(SCAN_STEPS) {
+                yield_if_due().await;
             }
         }
-        drop(scan);
-        Ok(outbox)
+        Ok(())
     }
 
     fn add(&self, key: &[u8], bytes: usize) {
@@ -401,6 +412,7 @@ impl Outbox {
 mod tests {
     use std::task::{Context, Poll, Waker};
 
+    use nearstate_node::executor::{Executor, ExecutorConfig, TaskClass, spawn, yield_now};
     use nearstate_store::{CreateOptions, Region, WhenFull};
 
     use super::*;
@@ -465,6 +477,48 @@ mod tests {
         assert_eq!(post(), 3, "none is replaced");
         outbox.begin().unwrap();
         assert_eq!(post(), 4);
+    }
+
+    #[test]
+    fn requests_are_served_while_many_entries_are_counted() {
+        const ENTRIES: u64 = 20_000;
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
+        let session = Rc::new(region.unwrap().session().unwrap());
+        let outbox = Outbox::open(Rc::clone(&session), OutboxLimits::default(), Arc::default());
+        let outbox = outbox.unwrap();
+        for first in (0..ENTRIES).step_by(500) {
+            let put = session.transact(|txn| -> Result<()> {
+                for number in first..first + 500 {
+                    let key = [number % 2, number].map(u64::to_be_bytes).concat();
+                    let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
+                    txn.put_with_metadata(outbox.entries, &key, b"entry", metadata)?;
+                }
+                Ok(())
+            });
+            put.unwrap();
+        }
+        let (requests, is_over) = (Rc::<Cell<u64>>::default(), Rc::<Cell<bool>>::default());
+        let (counted, over) = (Rc::clone(&requests), Rc::clone(&is_over));
+        let executor = Executor::new(&ExecutorConfig::default()).unwrap();
+        let (load, during) = executor.run(async move {
+            drop(spawn(TaskClass::Request, "requests", async move {
+                while !over.get() {
+                    counted.set(counted.get() + 1);
+                    yield_now().await;
+                }
+            }));
+            let loading = spawn(TaskClass::Background, "load", async move {
+                let before = requests.get();
+                outbox.load().await.unwrap();
+                is_over.set(true);
+                (outbox.load.take(), requests.get() - before)
+            });
+            loading.await.unwrap()
+        });
+        assert_eq!(load.bytes as u64, ENTRIES * 5);
+        assert!(load.targets.values().all(|one| one.entries as u64 == ENTRIES / 2), "{load:?}");
+        assert!(during > 0, "no request was served");
     }
 
     #[test]
