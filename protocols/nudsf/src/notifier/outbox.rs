@@ -269,27 +269,29 @@ impl Outbox {
     ) -> Result<Vec<u64>> {
         let txn = self.session.begin()?;
         let notifications = also(&txn)?;
-        let view = txn.get(self.control, CURSOR)?;
-        let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
-        let (mut cursor, _) = self.cursor(bytes)?;
         let (mut posted, mut dropped) = (Vec::new(), Vec::new());
-        let mut commit = CommitLoad::default();
-        for notification in &notifications {
-            let target = target_of(&notification.uri);
-            let bytes = notification.encode();
-            if !self.take_room(&mut commit, target, bytes.len()) {
-                dropped.push(notification.kind);
-                continue;
+        // Timers without a callback, for example, change neither the position nor the next number.
+        if position.is_some() || !notifications.is_empty() {
+            let view = txn.get(self.control, CURSOR)?;
+            let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
+            let (mut cursor, _) = self.cursor(bytes)?;
+            let mut commit = CommitLoad::default();
+            for notification in &notifications {
+                let target = target_of(&notification.uri);
+                let bytes = notification.encode();
+                if !self.take_room(&mut commit, target, bytes.len()) {
+                    dropped.push(notification.kind);
+                    continue;
+                }
+                let key = [target.to_be_bytes(), cursor.next.to_be_bytes()].concat();
+                cursor.next += 1;
+                let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
+                txn.put_with_metadata(self.entries, &key, &bytes, metadata)?;
+                posted.push((target, bytes.len()));
             }
-            let key = [target.to_be_bytes(), cursor.next.to_be_bytes()].concat();
-            cursor.next += 1;
-            let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
-            txn.put_with_metadata(self.entries, &key, &bytes, metadata)?;
-            posted.push((target, bytes.len()));
+            cursor.position = position.unwrap_or(cursor.position);
+            txn.put(self.control, CURSOR, &cursor.encode())?;
         }
-        cursor.position = position.unwrap_or(cursor.position);
-        txn.put(self.control, CURSOR, &cursor.encode())?;
-        drop(view);
         txn.commit()?;
         for notification in &notifications {
             self.metrics.count_notification(notification.kind, NotificationResult::Posted);
