@@ -147,6 +147,43 @@ impl<'t> TimerText<'t> {
     }
 }
 
+/// A stored timer that its expiry ends: it does not repeat, and is deleted at once.
+pub(crate) struct EndingTimer<'t> {
+    pub(crate) text: &'t [u8],
+    pub(crate) callback: Option<&'t str>,
+}
+
+impl<'t> EndingTimer<'t> {
+    /// Reads the text of a valid timer, without its tags: they are not written again. `None`: it
+    /// does not end, or its text is unusual.
+    pub(crate) fn read(text: &'t [u8], id: &[u8]) -> Option<Self> {
+        let mut json = PlainJson::new(text)?;
+        let (mut own_id, mut expires, mut callback) = (None, None, None);
+        let (mut schema_id, mut delete_after, mut tags) = (None, None, None);
+        json.members(|json, name| {
+            let is_first = match name {
+                "timerId" => own_id.replace(json.string()?).is_none(),
+                "expires" => expires.replace(json.string()?).is_none(),
+                "callbackReference" => callback.replace(json.string()?).is_none(),
+                "schemaId" => schema_id.replace(json.string()?).is_none(),
+                "deleteAfter" => delete_after.replace(json.number()?).is_none(),
+                "metaTags" => {
+                    json.members(|json, _| json.elements(|json| json.string().map(drop)))?;
+                    tags.replace(()).is_none()
+                }
+                _ => false,
+            };
+            is_first.then_some(())
+        })?;
+        json.end()?;
+        let is_ending = own_id.is_some_and(|own| own.as_bytes() == id)
+            && delete_after == Some(0)
+            && parse_date_time(expires?).is_some()
+            && callback.is_none_or(is_callback);
+        is_ending.then_some(Self { text, callback })
+    }
+}
+
 impl Timer {
     /// Reads the JSON text of a timer with this id.
     ///

@@ -26,7 +26,7 @@ use crate::repository::StorageNamespaces;
 use crate::settings::{
     NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NudsfMetrics,
 };
-use crate::timer::{AfterExpiry, DUE_TAG, Timer, is_expired_tag};
+use crate::timer::{AfterExpiry, DUE_TAG, EndingTimer, Timer, is_expired_tag};
 use crate::times::parse_date_time;
 
 /// Records of which one commit takes care.
@@ -357,6 +357,27 @@ fn notification(kind: NotificationKind, uri: String, body: Bytes, order: u64) ->
     }
 }
 
+/// The notification of an ending timer, which is deleted.
+fn end_timer(
+    txn: &Txn<'_>,
+    source: DueSource,
+    (view, timer): (&View<'_>, &EndingTimer<'_>),
+    commit: &mut DueCommit<'_>,
+) -> Result<()> {
+    let (namespace, key) = (source.namespace, view.key());
+    if let Some(uri) = timer.callback {
+        let (kind, text) = (NotificationKind::TimerExpiry, Bytes::copy_from_slice(timer.text));
+        let due = notification(kind, uri.to_owned(), text, source.order_of(key));
+        let target = target_of(uri);
+        if !commit.outbox.take_room(&mut commit.load, target, due.entry_bytes_max()) {
+            let later = commit.deferred.borrow_mut().next_ms(target, commit.now_ms);
+            return Timer::defer(txn, namespace, view, later);
+        }
+        commit.taken.add(due);
+    }
+    txn.delete(namespace, key).map(drop)
+}
+
 fn expire_timer(
     txn: &Txn<'_>,
     source: DueSource,
@@ -364,10 +385,14 @@ fn expire_timer(
     commit: &mut DueCommit<'_>,
 ) -> Result<()> {
     let (namespace, key, now_ms) = (source.namespace, view.key(), commit.now_ms);
-    let id = String::from_utf8_lossy(key);
-    let text = view.bytes().get(size_of::<u64>()..).map(Bytes::copy_from_slice);
-    let timer = text.and_then(|text| Timer::of_stored(&text, &id));
     let is_over = view.tags().any(is_expired_tag);
+    let text = view.bytes().get(size_of::<u64>()..);
+    if let Some(ending) = text.and_then(|text| EndingTimer::read(text, key)).filter(|_| !is_over) {
+        return end_timer(txn, source, (view, &ending), commit);
+    }
+    let id = String::from_utf8_lossy(key);
+    let text = text.map(Bytes::copy_from_slice);
+    let timer = text.and_then(|text| Timer::of_stored(&text, &id));
     // What another client has written as a timer, and is none, is removed as well.
     let Some(mut timer) = timer.filter(|_| !is_over) else {
         txn.delete(namespace, key)?;
