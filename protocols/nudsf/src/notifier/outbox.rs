@@ -276,19 +276,23 @@ impl Outbox {
             let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
             let (mut cursor, _) = self.cursor(bytes)?;
             let mut commit = CommitLoad::default();
-            for notification in &notifications {
-                let target = target_of(&notification.uri);
-                let bytes = notification.encode();
-                if !self.take_room(&mut commit, target, bytes.len()) {
-                    dropped.push(notification.kind);
-                    continue;
+            // Together: each write of its own would validate all before it.
+            txn.validated_once(|| -> Result<()> {
+                for notification in &notifications {
+                    let target = target_of(&notification.uri);
+                    let bytes = notification.encode();
+                    if !self.take_room(&mut commit, target, bytes.len()) {
+                        dropped.push(notification.kind);
+                        continue;
+                    }
+                    let key = [target.to_be_bytes(), cursor.next.to_be_bytes()].concat();
+                    cursor.next += 1;
+                    let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
+                    txn.put_with_metadata(self.entries, &key, &bytes, metadata)?;
+                    posted.push((target, bytes.len()));
                 }
-                let key = [target.to_be_bytes(), cursor.next.to_be_bytes()].concat();
-                cursor.next += 1;
-                let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
-                txn.put_with_metadata(self.entries, &key, &bytes, metadata)?;
-                posted.push((target, bytes.len()));
-            }
+                Ok(())
+            })?;
             cursor.position = position.unwrap_or(cursor.position);
             txn.put(self.control, CURSOR, &cursor.encode())?;
         }
@@ -368,12 +372,8 @@ impl Outbox {
         let (mut rest, mut most) = (entries, entries.len());
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(rest.len().min(most));
-            let removed = self.session.transact(|txn| {
-                for entry in part {
-                    txn.delete(self.entries, &entry.key)?;
-                }
-                Ok(())
-            });
+            let keys: Vec<_> = part.iter().map(|entry| (self.entries, &entry.key[..])).collect();
+            let removed = self.session.transact(|txn| txn.delete_all(&keys).map(drop));
             match removed {
                 Ok(()) => {
                     self.subtract(target, part);
