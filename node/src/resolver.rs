@@ -180,7 +180,7 @@ impl NameResolver {
         if let Some(addresses) = known.within(FRESH, now) {
             return Ok(Ok(addresses));
         }
-        let stale = known.within(STALE, now);
+        let known_before = known.within(STALE, now);
         let failure = known.failure.as_ref().filter(|(_, at)| now.saturating_sub(*at) < REFUSED);
         let failure = failure.map(|((kind, text), _)| io::Error::new(*kind, text.clone()));
         let most = if known.is_doubtful { DOUBTFUL_LOOKUPS_MAX } else { LOOKUPS_MAX };
@@ -191,12 +191,11 @@ impl NameResolver {
                 io::ErrorKind::ResourceBusy,
                 format!("{in_flight} look-ups of names are in flight: is the resolver reached?"),
             )),
-            (None, None) => self.start(name).map(|state| {
-                known.lookup = Some(Lookup { begun: now, state: Arc::clone(&state) });
-                state
+            (None, None) => self.start(name).inspect(|state| {
+                known.lookup = Some(Lookup { begun: now, state: Arc::clone(state) });
             }),
         };
-        match (stale, begun) {
+        match (known_before, begun) {
             (Some(addresses), _) => Ok(Ok(addresses)),
             (None, Ok(state)) => Ok(Err(state)),
             (None, Err(error)) => Err(error),
@@ -319,13 +318,13 @@ mod tests {
     fn an_executor_ends_while_a_look_up_hangs() {
         let (resolver, held, asked) = resolver();
         let executor = Executor::new(&ExecutorConfig::default()).unwrap();
-        let resolved = executor.run(async move {
+        let is_answered = executor.run(async move {
             let found = resolver.resolve("nf.example").await.unwrap();
             let literal = resolver.resolve("::1").await.unwrap();
             assert_eq!((found.len(), literal.len()), (1, 1));
             timeout(Duration::from_millis(10), resolver.resolve("hole")).await.is_some()
         });
-        assert!(!resolved);
+        assert!(!is_answered);
         // It waits for no thread: the look-up ends only now.
         drop(executor);
         drop(held);

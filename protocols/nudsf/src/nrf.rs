@@ -93,7 +93,8 @@ async fn run(settings: NrfSettings, client: OutboundClient, stop: StopFlag) {
         if stop.wait(wait).await {
             break;
         }
-        let sent = stop.unless_set(send(&settings, &client, (&mut state, request))).await;
+        let sent = Box::pin(send(&settings, &client, (&mut state, request)));
+        let sent = stop.unless_set(sent).await;
         if sent.is_none() {
             // The NRF may have the profile.
             is_registering = request == NrfRequest::Register;
@@ -101,7 +102,7 @@ async fn run(settings: NrfSettings, client: OutboundClient, stop: StopFlag) {
         }
     }
     if state.is_registered() || is_registering {
-        let sent = send(&settings, &client, (&mut state, NrfRequest::Deregister));
+        let sent = Box::pin(send(&settings, &client, (&mut state, NrfRequest::Deregister)));
         if tokio::time::timeout(DEREGISTER_TIME_MAX, sent).await.is_err() {
             let reason = format!("not removed within {DEREGISTER_TIME_MAX:?}");
             (settings.on_event)(&NrfEvent::Failed(reason));
