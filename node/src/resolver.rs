@@ -51,7 +51,7 @@ struct LookupState {
 
 /// A look-up, which its thread ends.
 #[derive(Debug)]
-struct Lookup {
+struct NameLookup {
     begun: Duration,
     state: Arc<Mutex<LookupState>>,
 }
@@ -68,7 +68,7 @@ struct KnownName {
     /// The last failure, with its time.
     failure: Option<((io::ErrorKind, String), Duration)>,
     is_doubtful: bool,
-    lookup: Option<Lookup>,
+    lookup: Option<NameLookup>,
 }
 
 impl KnownName {
@@ -192,7 +192,7 @@ impl NameResolver {
                 format!("{in_flight} look-ups of names are in flight: is the resolver reached?"),
             )),
             (None, None) => self.start(name).inspect(|state| {
-                known.lookup = Some(Lookup { begun: now, state: Arc::clone(state) });
+                known.lookup = Some(NameLookup { begun: now, state: Arc::clone(state) });
             }),
         };
         match (known_before, begun) {

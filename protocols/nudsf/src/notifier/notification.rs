@@ -171,7 +171,11 @@ mod tests {
         let escaped = Notification { location: "\"\u{1}".repeat(500), ..notification.clone() };
         assert_eq!(Notification::decode(&escaped.encode()), Some(escaped));
         // As earlier versions have written it, with the names in another order.
-        let head = r#"{"due":7,"kind":"record_expired","location":"/nudsf-dr/v1/r/s/records/1","order":18446744073709551615,"type":"multipart/mixed; boundary=b","uri":"http://nf.example:8080/x"}"#;
+        let head = concat!(
+            r#"{"due":7,"kind":"record_expired","location":"/nudsf-dr/v1/r/s/records/1","#,
+            r#""order":18446744073709551615,"type":"multipart/mixed; boundary=b","#,
+            r#""uri":"http://nf.example:8080/x"}"#
+        );
         let length = u32::try_from(head.len()).unwrap().to_le_bytes();
         let earlier = [&length, head.as_bytes(), &notification.body].concat();
         assert_eq!(Notification::decode(&earlier), Some(notification.clone()));
