@@ -291,7 +291,8 @@ mod tests {
         let hosts: String =
             [(1, "a"), (2, "b"), (3, "c")].map(|(id, name)| host(id, name)).concat();
         let file = |partitions: &[String]| {
-            let text = format!("[cluster]\nname = \"east\"\n{hosts}{}", partitions.concat());
+            let head = "[cluster]\nname = \"east\"\ncopies = 3\n";
+            let text = format!("{head}{hosts}{}", partitions.concat());
             ClusterFile::parse(&text).unwrap()
         };
         let ids = |file: &ClusterFile| -> Vec<Option<String>> {
