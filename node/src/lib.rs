@@ -12,6 +12,7 @@ mod cluster;
 mod consensus;
 mod partition;
 mod outbound;
+mod resolver;
 mod peer;
 mod sampler;
 mod worker;
@@ -61,6 +62,7 @@ pub use protocol::{
     OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
 pub use receipt_thread::ReceiptQueue;
+pub use resolver::NameResolver;
 pub use sampler::StuckTask;
 pub use space::FileSystemSpace;
 pub use tls::{Tls, certificate_names, check_certificate};

@@ -2,6 +2,7 @@
 //! core that opens them.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -11,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::peer::ClientTls;
+use crate::resolver::NameResolver;
 
 /// A connection to another host, with or without TLS.
 #[derive(Debug)]
@@ -32,7 +34,9 @@ impl OutboundStream {
         (host, port): (&str, u16),
         tls: Option<(&ClientTls, &[&[u8]])>,
     ) -> io::Result<Self> {
-        let stream = TcpStream::connect((host, port)).await?;
+        let found = NameResolver::of_thread().resolve(host).await?;
+        let all: Vec<_> = found.iter().map(|address| SocketAddr::new(*address, port)).collect();
+        let stream = TcpStream::connect(all.as_slice()).await?;
         stream.set_nodelay(true)?;
         let Some((tls, alpn)) = tls else { return Ok(Self(Inner::Plain(stream))) };
         let (config, name) = tls.for_protocols(host, alpn).map_err(io::Error::other)?;

@@ -2,13 +2,13 @@
 
 mod cluster;
 mod metrics;
+mod peers;
 mod nudsf;
 mod access_control;
 mod region_lock;
 mod region_file;
 mod memory_budget;
 mod memory_limit;
-mod peers;
 mod place;
 
 use std::io::Write as _;

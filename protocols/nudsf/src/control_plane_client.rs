@@ -3,7 +3,9 @@
 //! client. Every request is bounded in time and its response in size.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -13,7 +15,7 @@ use hyper::rt::Executor;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use nearstate_model::{Error, Result};
-use nearstate_node::ClientTls;
+use nearstate_node::{ClientTls, NameResolver};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -95,7 +97,10 @@ impl OutboundClient {
         let is_tls = self.root.scheme_str() == Some("https");
         let port = self.root.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let name = host.trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((name, port)).await.map_err(|e| failed("connect", &e))?;
+        let found = NameResolver::of_thread().resolve(name).await;
+        let found = found.map_err(|error| failed("resolve", &error))?;
+        let all: Vec<_> = found.iter().map(|address| SocketAddr::new(*address, port)).collect();
+        let stream = TcpStream::connect(all.as_slice()).await.map_err(|e| failed("connect", &e))?;
         let (media, body) = body.map_or((None, String::new()), |(media, body)| (Some(media), body));
         let path = format!("{}{path}", self.root.path().trim_end_matches('/'));
         let mut request = Request::builder().method(method).header(ACCEPT, "application/json");
@@ -245,6 +250,20 @@ impl StopFlag {
         let mut receiver = self.0.subscribe();
         let waited = tokio::time::timeout(time, receiver.wait_for(|is_set| *is_set)).await;
         waited.is_ok()
+    }
+
+    /// Waits for a future. `None`: the flag was set before, and the future was dropped.
+    pub(crate) async fn unless_set<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut receiver = self.0.subscribe();
+        let mut is_set = std::pin::pin!(receiver.wait_for(|is_set| *is_set));
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|cx| {
+            if is_set.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
     }
 }
 

@@ -34,6 +34,7 @@ mod tags;
 mod plain_json;
 mod conditions;
 mod multipart;
+mod namespace_names;
 mod settings;
 mod request_path;
 mod features;
@@ -48,9 +49,10 @@ pub mod limits;
 
 pub use features::FeatureSet;
 pub use key_source::{KEYS_AGE_MAX, KeySource, KeySourceSettings, OnFetch};
+pub use namespace_names::{NOTIFIER_PATTERN, leave_out_notifier};
 pub use nrf::{NrfClient, NrfEvent, NrfSettings};
 pub use protocol::NudsfProtocol;
-pub use registration::NrfProfile;
+pub use registration::{NrfProfile, instance_of_part};
 pub use settings::{
     NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NotifySettings, NudsfMetrics,
     NudsfSettings, OnNotifierEvent, StorageSpec,

@@ -131,17 +131,34 @@ pub const SCAN_STEPS: u32 = 64;
 /// Attempts of a transaction that has conflicts, before 503 is answered.
 pub const TRIES_MAX: u32 = 1000;
 
-/// The most entries of the outbox for one target (scheme and authority). Further notifications for
-/// it are dropped and counted.
-pub const TARGET_ENTRIES_MAX: usize = 100_000;
+/// What the outbox holds at most. Without room a timer waits, and other notifications are dropped
+/// and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutboxLimits {
+    /// Entries for one target (scheme and authority): 100,000.
+    pub target_entries: usize,
+    /// Bytes for one target: 64 MiB.
+    pub target_bytes: usize,
+    /// Bytes for all targets: 256 MiB. Four that are gone do not take what the others need.
+    pub bytes: usize,
+}
 
-/// The most bytes of the outbox for one target. Further notifications for it are dropped and
-/// counted.
-pub const TARGET_BYTES_MAX: usize = 64 << 20;
+impl Default for OutboxLimits {
+    fn default() -> Self {
+        Self { target_entries: 100_000, target_bytes: 64 << 20, bytes: 256 << 20 }
+    }
+}
 
-/// The most bytes of the outbox for all targets: four that are gone do not take what the others
-/// need. Further notifications are dropped and counted.
-pub const OUTBOX_BYTES_MAX: usize = 4 * TARGET_BYTES_MAX;
+/// The least time, in milliseconds, after which a timer is looked at again for whose notification
+/// the outbox had no room: a target takes some thousand notifications meanwhile.
+pub const DEFERRED_MS_MIN: u64 = 100;
+
+/// The most such timers of one target that are looked at in a millisecond. Each is a commit's part
+/// of some 10 us, so that they take a tenth of a core.
+pub const DEFERRED_PER_MS: u64 = 10;
+
+/// The longest time until such a timer is looked at again, however many there are.
+pub const DEFERRED_MS_MAX: u64 = UNDELIVERED_MS_MAX;
 
 /// The most targets to which a node delivers at the same time, each with a task and a connection.
 /// Others wait until one of these is idle.
@@ -201,3 +218,6 @@ pub const LEASE_INTERVAL: Duration = Duration::from_millis(10);
 /// is long past: the last hour of one per second, after which a notification is dropped anyway.
 /// Earlier ones are dropped and counted.
 pub const REPETITIONS_MISSED_MAX: u64 = 4096;
+
+/// The shortest time between two reports that the notifier has failed.
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(60);

@@ -10,42 +10,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
-use nearstate_store::{OwnerLease, Session, Txn, now_ms, since_boot};
+use nearstate_node::executor::{TaskClass, sleep, spawn, yield_if_due, yield_now};
+use nearstate_store::{OwnerLease, Txn, now_ms, since_boot};
 
-use crate::limits::NOTIFIER_INTERVAL;
+use crate::limits::{NOTIFIER_INTERVAL, REPORT_INTERVAL};
 use crate::notifier::delivery::{Deliveries, DeliveriesGuard};
 use crate::notifier::expiry::DueRecords;
+use crate::notifier::expiry_collector::ExpiryCollector;
 use crate::notifier::log_reader::{StorageSubscriptions, watched};
 use crate::notifier::notification_page::PartialTransaction;
 use crate::notifier::outbox::Outbox;
 use crate::repository::Repository;
-use crate::settings::{NotifierEvent, NotifierLog};
+use crate::settings::NotifierEvent;
 
 mod log_reader;
 mod notification_page;
 mod expiry;
 mod delivery;
+mod expiry_collector;
 mod callback_state;
 mod sender;
 mod host_client;
 mod outbox;
+mod room;
+mod notification;
 mod notified_record;
 
 /// How often a node that does not deliver tries to, and one that delivers looks at all targets.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The shortest time between two reports that the notifier has failed.
-const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-
 /// Transactions without notifications after which the position is written.
 const UNWRITTEN_MAX: usize = 1024;
-
-/// Rounds without a pause of which one looks for expired records: some milliseconds at most.
-const COLLECT_ROUNDS: u32 = 8;
-
-/// Expired records of which one round takes care.
-const COLLECTED_MAX: usize = 256;
 
 /// Makes one task of the process, and one process of the region, the notifier.
 #[derive(Debug, Default)]
@@ -131,40 +126,6 @@ fn behind(position: u64, partial: Option<&PartialTransaction>) -> u64 {
     partial.map_or(position, |partial| partial.number.saturating_sub(1))
 }
 
-/// Collects expired records, which go to the log. While timers are fired, rounds follow each other
-/// without a pause, and not each looks for some.
-#[derive(Default)]
-struct ExpiryCollector {
-    /// Rounds until the next one that looks.
-    skipped: u32,
-    /// When a failure was reported, in time since the boot.
-    reported: Option<Duration>,
-}
-
-impl ExpiryCollector {
-    /// True if there may be more. A failure of one record does not stop the others, and is
-    /// reported.
-    fn round(&mut self, session: &Session, log: &NotifierLog) -> bool {
-        if let Some(left) = self.skipped.checked_sub(1) {
-            self.skipped = left;
-            return false;
-        }
-        let has_more = match session.collect_expired(COLLECTED_MAX) {
-            Ok(collected) => collected.has_more,
-            Err(error) => {
-                let now = since_boot();
-                if self.reported.is_none_or(|at| now >= at + REPORT_INTERVAL) {
-                    self.reported = Some(now);
-                    log.emit(&NotifierEvent::Failed { reason: error.to_string() });
-                }
-                false
-            }
-        };
-        self.skipped = if has_more { 0 } else { COLLECT_ROUNDS - 1 };
-        has_more
-    }
-}
-
 struct Notifier {
     repository: Rc<Repository>,
     claim: Arc<NotifierClaim>,
@@ -195,17 +156,20 @@ impl Notifier {
 
     fn outbox(&self) -> Result<Outbox> {
         let session = Rc::clone(&self.repository.session);
-        Outbox::open(session, Arc::clone(&self.repository.metrics))
+        let limits = self.repository.settings.notify.limits;
+        Outbox::open(session, limits, Arc::clone(&self.repository.metrics))
     }
 
     /// Delivers until the region fails or belongs to another host, and until everything that is in
     /// flight then is answered.
     async fn run(&self) -> Result<()> {
         let outbox = self.outbox()?;
+        outbox.load().await?;
         outbox.begin()?;
         let tls = self.repository.settings.notify.tls.clone();
+        let collector = ExpiryCollector::new(self.repository.settings.notify.log.clone());
         let metrics = Arc::clone(&self.repository.metrics);
-        let deliveries = Rc::new(Deliveries::new(outbox, tls, metrics));
+        let deliveries = Rc::new(Deliveries::new(outbox, collector, tls, metrics));
         let guard = DeliveriesGuard(Rc::clone(&deliveries));
         let outcome = self.notify(&deliveries).await;
         drop(guard);
@@ -216,7 +180,6 @@ impl Notifier {
     /// Finds what is due until the region fails or belongs to another host.
     async fn notify(&self, deliveries: &Rc<Deliveries>) -> Result<()> {
         let (session, metrics) = (&self.repository.session, &self.repository.metrics);
-        let log = &self.repository.settings.notify.log;
         let mut position = deliveries.outbox.position()?;
         // The log keeps what is behind the stored position, for this run and the next one.
         let region = session.region();
@@ -226,7 +189,6 @@ impl Notifier {
         let mut subscribers = StorageSubscriptions::load(session, storages.clone()).await?;
         let mut stream = session.commit_stream_behind(position)?;
         let (mut unwritten, mut looked_ms, mut partial) = (0, 0, None);
-        let mut collector = ExpiryCollector::default();
         loop {
             // Timers are fired by the host that has the lease: a look of two loads.
             if session.owner_lease()? == OwnerLease::Expired {
@@ -248,7 +210,7 @@ impl Notifier {
                     subscribers = StorageSubscriptions::load(session, storages.clone()).await?;
                 }
             }
-            let mut is_busy = collector.round(session, log);
+            let mut is_busy = deliveries.collector.borrow_mut().round(session);
             let batch = subscribers.read(&mut stream, position, partial.as_ref())?;
             if known.is_some() && session.namespace_changes()? != known {
                 // The entries may be of a storage that was created meanwhile: they are read again.
@@ -272,16 +234,17 @@ impl Notifier {
             if is_due || batch.lost > 0 || unwritten >= UNWRITTEN_MAX {
                 unwritten = 0;
                 let post = |_: &Txn<'_>| Ok(batch.notifications.clone());
-                deliveries.wake(&deliveries.outbox.post(Some(position), post).await?);
+                deliveries.post(Some(position), post).await?;
                 region.hold_log(Some(position));
             }
             for (storage, uri) in &storages {
                 is_busy |= self.due.take(deliveries, (storage, uri)).await;
+                yield_if_due().await;
             }
             if is_busy {
                 yield_now().await;
             } else {
-                collector.skipped = 0;
+                deliveries.collector.borrow_mut().look_next();
                 sleep(NOTIFIER_INTERVAL).await;
             }
         }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nearstate_model::Result;
 use nearstate_node::ClientTls;
@@ -44,7 +45,10 @@ impl fmt::Debug for NrfSettings {
     }
 }
 
-/// A running client. Dropping it removes the registration, in at most some seconds.
+/// The longest time of the last request. The NRF removes what sends no heart-beats.
+const DEREGISTER_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// A running client. Dropping it removes the registration, in at most 2 s.
 #[derive(Debug)]
 pub struct NrfClient {
     stop: StopFlag,
@@ -64,6 +68,12 @@ impl NrfClient {
         let thread = start_thread("nudsf-nrf", move || run(settings, client, stopped))?;
         Ok(Self { stop, thread: Some(thread) })
     }
+
+    /// Begins to remove the registration. A request in flight is cancelled. Dropping the client
+    /// waits for the end.
+    pub fn begin_stop(&self) {
+        self.stop.set();
+    }
 }
 
 impl Drop for NrfClient {
@@ -77,16 +87,26 @@ impl Drop for NrfClient {
 }
 
 async fn run(settings: NrfSettings, client: OutboundClient, stop: StopFlag) {
-    let mut state = Registration::default();
+    let (mut state, mut is_registering) = (Registration::default(), false);
     loop {
         let (wait, request) = state.next();
         if stop.wait(wait).await {
             break;
         }
-        send(&settings, &client, (&mut state, request)).await;
+        let sent = Box::pin(send(&settings, &client, (&mut state, request)));
+        let sent = stop.unless_set(sent).await;
+        if sent.is_none() {
+            // The NRF may have the profile.
+            is_registering = request == NrfRequest::Register;
+            break;
+        }
     }
-    if state.is_registered() {
-        send(&settings, &client, (&mut state, NrfRequest::Deregister)).await;
+    if state.is_registered() || is_registering {
+        let sent = Box::pin(send(&settings, &client, (&mut state, NrfRequest::Deregister)));
+        if tokio::time::timeout(DEREGISTER_TIME_MAX, sent).await.is_err() {
+            let reason = format!("not removed within {DEREGISTER_TIME_MAX:?}");
+            (settings.on_event)(&NrfEvent::Failed(reason));
+        }
     }
 }
 

@@ -192,7 +192,7 @@ impl<'r> OperationContext<'r> {
 
     /// The namespace of the resource.
     fn namespace(&self) -> Namespace {
-        let StorageNamespaces { records, subscriptions, schemas, timers } = self.storage;
+        let StorageNamespaces { records, subscriptions, schemas, timers, .. } = self.storage;
         match self.path.spec.resource {
             Resource::Records
             | Resource::Record

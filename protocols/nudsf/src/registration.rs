@@ -7,6 +7,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use nearstate_model::{Error, Result};
 use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::meta::is_uuid;
 use crate::settings::StorageSpec;
@@ -38,6 +39,17 @@ pub struct NrfProfile {
     pub supi_ranges: Vec<String>,
     /// The addresses of the service, each with true for TLS.
     pub endpoints: Vec<(SocketAddr, bool)>,
+}
+
+/// The id of one of several instances of a node, which has this id: a UUID of version 4 that is the
+/// same each time. An NRF has one profile for each id, which a second one replaces.
+pub fn instance_of_part(instance: &str, part: &str) -> String {
+    let text = format!("{}/{part}", instance.to_ascii_lowercase());
+    let hash = xxh3_128(text.as_bytes());
+    let version = hash & !(0xf << 76) | 4 << 76;
+    let hex = format!("{:032x}", version & !(0b11 << 62) | 0b10 << 62);
+    let groups = [0..8, 8..12, 12..16, 16..20, 20..32];
+    groups.map(|group| hex.get(group).unwrap_or_default().to_owned()).join("-")
 }
 
 impl NrfProfile {
@@ -287,6 +299,20 @@ mod tests {
             assert_eq!(plain["ipEndPoints"][0]["port"], 8080);
             assert_eq!(tls["ipEndPoints"][0]["ipv6Address"], "::1");
         }
+    }
+
+    #[test]
+    fn parts_of_an_instance_have_ids_of_their_own_that_stay() {
+        let instance = profile().instance;
+        let [amf, smf] = ["amf", "smf"].map(|part| instance_of_part(&instance, part));
+        assert_eq!(amf, "0d47d3e9-afd2-4e9f-94be-99b291cf61d8");
+        for part in [&amf, &smf] {
+            assert!(is_uuid(part) && *part != instance, "{part}");
+            assert_eq!((&part[14..15], "89ab".contains(&part[19..20])), ("4", true), "{part}");
+        }
+        assert_ne!(amf, smf);
+        assert_eq!(amf, instance_of_part(&instance.to_ascii_uppercase(), "amf"));
+        assert_ne!(amf, instance_of_part("4947a69a-f61b-4bc1-b9da-47c9c5d14b65", "amf"));
     }
 
     #[test]

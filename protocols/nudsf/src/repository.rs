@@ -12,9 +12,11 @@ use nearstate_node::executor::yield_now;
 use nearstate_store::{
     Kind, Namespace, Receipt, Schema, Session, TagSchema, Txn, View, WhenFull, since_boot,
 };
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::limits::{SUBSCRIPTIONS_BYTES_MAX, SUBSCRIPTIONS_MAX, TRIES_MAX};
 use crate::meta::SCHEMA_TAG;
+use crate::namespace_names::DOCUMENT_SUFFIXES;
 use crate::problem::Problem;
 use crate::record::StoredRecord;
 use crate::reply::Reply;
@@ -35,6 +37,9 @@ pub(crate) struct StorageNamespaces {
     pub(crate) subscriptions: Namespace,
     pub(crate) schemas: Namespace,
     pub(crate) timers: Namespace,
+    /// The hash of the name of the records' namespace, which is the same in each copy of the
+    /// region. Numbers of namespaces are not.
+    pub(crate) name_hash: u64,
 }
 
 /// A storage on a core.
@@ -95,18 +100,20 @@ fn open(session: &Session, spec: &StorageSpec) -> Result<StorageNamespaces> {
         }
         _ => session.namespace(&spec.namespace, &Schema { kind: Kind::Mixed, tags })?,
     };
-    let documents = |what: &str, tags: Vec<TagSchema>| {
+    let documents = |suffix: &str, tags: Vec<TagSchema>| {
         let schema = Schema { kind: Kind::Value, tags };
-        session.namespace(&format!("{}:{what}", spec.namespace), &schema)
+        session.namespace(&format!("{}{suffix}", spec.namespace), &schema)
     };
+    let [of_subscriptions, of_schemas, of_timers] = DOCUMENT_SUFFIXES;
     let tag = |name: &str, is_ordered| {
         let name = name.to_owned();
         TagSchema { name, is_ordered, ..TagSchema::default() }
     };
-    let subscriptions = documents("subscriptions", vec![tag(DUE_TAG, true)])?;
-    let schemas = documents("schemas", Vec::new())?;
-    let timers = documents("timers", vec![tag(DUE_TAG, true), tag(EXPIRED_TAG, false)])?;
-    Ok(StorageNamespaces { records, subscriptions, schemas, timers })
+    let subscriptions = documents(of_subscriptions, vec![tag(DUE_TAG, true)])?;
+    let schemas = documents(of_schemas, Vec::new())?;
+    let timers = documents(of_timers, vec![tag(DUE_TAG, true), tag(EXPIRED_TAG, false)])?;
+    let name_hash = xxh3_64(spec.namespace.as_bytes());
+    Ok(StorageNamespaces { records, subscriptions, schemas, timers, name_hash })
 }
 
 impl Repository {
@@ -149,7 +156,7 @@ impl Repository {
 
     fn current(&self, storage: &Storage) -> Result<StorageNamespaces> {
         let namespaces = storage.namespaces.get();
-        let StorageNamespaces { records, subscriptions, schemas, timers } = namespaces;
+        let StorageNamespaces { records, subscriptions, schemas, timers, .. } = namespaces;
         let all = [records, subscriptions, schemas, timers];
         if all.iter().all(|one| self.session.has_namespace(*one)) {
             return Ok(namespaces);

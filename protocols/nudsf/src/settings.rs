@@ -13,6 +13,7 @@ use nearstate_node::metrics::CoreCounter;
 use nearstate_store::REPLICATION_WAIT_MAX;
 
 use crate::features::FeatureSet;
+use crate::limits::OutboxLimits;
 use crate::table::{OPERATION_COUNT, OPERATIONS};
 use crate::token::TokenKeys;
 
@@ -73,6 +74,8 @@ pub struct NotifySettings {
     pub root: Option<String>,
     /// What the notifier reports to operators.
     pub log: NotifierLog,
+    /// What waits at most.
+    pub limits: OutboxLimits,
 }
 
 /// An event that operators look into.

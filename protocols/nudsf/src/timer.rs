@@ -3,6 +3,7 @@
 //! due timers and no process keeps a queue of them.
 //!
 //! ```text
+//!            due, no room for its notification: later
 //!            due, repetitions left: notification, expires += periodicRepetition
 //!            +--------+
 //!            v        |
@@ -15,7 +16,7 @@ use std::cell::RefCell;
 
 use hyper::body::Bytes;
 use nearstate_model::limits::TAGS_MAX;
-use nearstate_store::{Metadata, Namespace, Txn};
+use nearstate_store::{Metadata, Namespace, Txn, View};
 use serde_json::{Map, Value, json};
 
 use crate::limits::JSON_BYTES_MAX;
@@ -32,11 +33,19 @@ use crate::times::{format_date_time, parse_date_time};
 /// subscription needs attention.
 pub(crate) const DUE_TAG: &str = "\u{1}due";
 
-/// The tag of an expired timer.
+/// The tag of a timer whose time has passed.
 pub(crate) const EXPIRED_TAG: &str = "\u{1}expired";
 
-/// The value of [`EXPIRED_TAG`].
+/// The value of [`EXPIRED_TAG`] of an expired timer.
 pub(crate) const EXPIRED: &[u8] = b"1";
+
+/// The value of [`EXPIRED_TAG`] of a timer whose notification has found no room in the outbox.
+pub(crate) const DEFERRED: &[u8] = b"2";
+
+/// True for the tag of an expired timer.
+pub(crate) fn is_expired_tag((name, value): (&str, &[u8])) -> bool {
+    name == EXPIRED_TAG && value != DEFERRED
+}
 
 /// The largest number of seconds that a timer may have: 100 years. A larger one is answered with
 /// 400.
@@ -135,6 +144,43 @@ impl<'t> TimerText<'t> {
             && read.period.as_ref().is_none_or(is_period)
             && read.repetitions.is_none_or(|count| count <= SECONDS_MAX);
         is_valid.then_some(read)
+    }
+}
+
+/// A stored timer that its expiry ends: it does not repeat, and is deleted at once.
+pub(crate) struct EndingTimer<'t> {
+    pub(crate) text: &'t [u8],
+    pub(crate) callback: Option<&'t str>,
+}
+
+impl<'t> EndingTimer<'t> {
+    /// Reads the text of a valid timer, without its tags: they are not written again. `None`: it
+    /// does not end, or its text is unusual.
+    pub(crate) fn read(text: &'t [u8], id: &[u8]) -> Option<Self> {
+        let mut json = PlainJson::new(text)?;
+        let (mut own_id, mut expires, mut callback) = (None, None, None);
+        let (mut schema_id, mut delete_after, mut tags) = (None, None, None);
+        json.members(|json, name| {
+            let is_first = match name {
+                "timerId" => own_id.replace(json.string()?).is_none(),
+                "expires" => expires.replace(json.string()?).is_none(),
+                "callbackReference" => callback.replace(json.string()?).is_none(),
+                "schemaId" => schema_id.replace(json.string()?).is_none(),
+                "deleteAfter" => delete_after.replace(json.number()?).is_none(),
+                "metaTags" => {
+                    json.members(|json, _| json.elements(|json| json.string().map(drop)))?;
+                    tags.replace(()).is_none()
+                }
+                _ => false,
+            };
+            is_first.then_some(())
+        })?;
+        json.end()?;
+        let is_ending = own_id.is_some_and(|own| own.as_bytes() == id)
+            && delete_after == Some(0)
+            && parse_date_time(expires?).is_some()
+            && callback.is_none_or(is_callback);
+        is_ending.then_some(Self { text, callback })
     }
 }
 
@@ -297,6 +343,28 @@ impl Timer {
         }
         let reason = format!("must have at most {most} values, over all tags of this timer");
         Err(Problem::optional("/metaTags", reason))
+    }
+
+    /// Writes a timer again that is due, and makes it due later. What else is known of it stays.
+    ///
+    /// # Errors
+    /// As [`Txn::put_with_metadata`].
+    pub(crate) fn defer(
+        txn: &Txn<'_>,
+        namespace: Namespace,
+        view: &View<'_>,
+        due_ms: u64,
+    ) -> nearstate_model::Result<()> {
+        let due = due_ms.to_be_bytes();
+        let is_own = |name: &str| [DUE_TAG, EXPIRED_TAG].contains(&name);
+        let mut tags: Vec<_> = view.tags().filter(|(name, _)| !is_own(name)).collect();
+        tags.push((DUE_TAG, &due));
+        if tags.len() < TAGS_MAX {
+            // So that it is found as one whose time has passed.
+            tags.push((EXPIRED_TAG, DEFERRED));
+        }
+        let metadata = Metadata { tags: &tags, expires_ms: view.expires_ms() };
+        txn.put_with_metadata(namespace, view.key(), view.bytes(), metadata)
     }
 
     /// Writes the timer, armed; or expired and kept until a time (0: without end).

@@ -26,7 +26,7 @@ use crate::settings::{parse_address, parse_time};
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The bytes of the rules that the node adds.
+/// The bytes of the rules that the node adds: of its own namespace, and of Nudsf's notifier.
 const NODE_RULES_BYTES: u64 = 64;
 
 /// The shortest election: a candidate writes its vote to its disk, and so do the others, in round

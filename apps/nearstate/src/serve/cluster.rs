@@ -33,7 +33,7 @@ use nearstate_nudsf::{KeySource, NrfClient};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::server::RespServer;
-use nearstate_store::{CreateOptions, Region};
+use nearstate_store::{CreateOptions, NamespaceRules, Region};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -152,7 +152,8 @@ impl ClusterHost<'_> {
             errno: error.raw_os_error().unwrap_or_default(),
         })?;
         let (messages, received) = sync_channel(MESSAGES_MAX);
-        let mut running = start((file, host), (copies, tls), &messages)?;
+        let namespaces = nudsf::replicated(self.settings, &file.namespaces)?;
+        let mut running = start((file, host), (copies, tls), (&messages, namespaces))?;
         let (report, driver) = (Arc::clone(&running.report), Arc::clone(&running.driver));
         running.watch_files()?;
         let pages = self.start_pages(&running)?;
@@ -360,6 +361,14 @@ impl ClusterHost<'_> {
         settings.metrics = ports.metrics.map(at).into_iter().collect();
         settings.sentinel_listen = Vec::new();
         settings.sentinel_masters = vec![partition.name.clone()];
+        let instance = settings.nudsf_nf_instance.take();
+        let own = instance.as_deref().and_then(|id| nudsf::partition_instance(id, file, partition));
+        // Tokens may be for the instance that the NRF tells of.
+        let audiences = &mut settings.nudsf_token_audiences;
+        if instance.as_ref().is_some_and(|id| audiences.contains(id)) {
+            audiences.extend(own.clone());
+        }
+        settings.nudsf_nf_instance = own.or(instance);
         settings
     }
 
@@ -441,10 +450,14 @@ impl ClusterHost<'_> {
 }
 
 impl PartitionService {
-    /// Clients are sent elsewhere before connections end.
-    fn stop(mut self) {
-        drop(self.registration.take());
+    /// Clients are sent elsewhere while connections end: another host serves the partition already,
+    /// so the node does not wait for the NRF.
+    fn stop(self) {
+        if let Some(registration) = &self.registration {
+            registration.begin_stop();
+        }
         stop(self.node);
+        drop(self.registration);
     }
 }
 
@@ -469,7 +482,7 @@ fn forward_signals(mut signals: Signals, messages: SyncSender<MainThreadMessage>
 fn start(
     (file, host): (Arc<ClusterFile>, FileHost),
     (copies, client_tls): (Vec<OpenCopy>, Option<ServerTls>),
-    messages: &SyncSender<MainThreadMessage>,
+    (messages, namespaces): (&SyncSender<MainThreadMessage>, NamespaceRules),
 ) -> Result<RunningHost> {
     let (tls, etcd) = (file.tls(&host)?, file.etcd(&host)?);
     for partition in file.partitions_outside(&host) {
@@ -505,7 +518,7 @@ fn start(
         tls: tls.clone().map(|tls| tls.client),
         kills_stopped: file.kills_stopped,
         highest: level::highest(),
-        namespaces: file.namespaces.clone(),
+        namespaces,
         on_peer_event: peers::on_member_event,
         on_notice: host_events::notices(file, messages.clone(), host_events),
     };

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, Endpoint, ListenAddress, Protocol, Tls};
 use nearstate_nudsf::{
-    FeatureSet, KeySource, KeySourceSettings, NotifierEvent, NotifierLog, NotifySettings,
-    NrfClient, NrfEvent, NrfProfile, NrfSettings, NudsfMetrics, NudsfProtocol, NudsfSettings,
-    TokenKeys,
+    FeatureSet, KeySource, KeySourceSettings, NOTIFIER_PATTERN, NotifierEvent, NotifierLog,
+    NotifySettings, NrfClient, NrfEvent, NrfProfile, NrfSettings, NudsfMetrics, NudsfProtocol,
+    NudsfSettings, StorageSpec, TokenKeys, instance_of_part, leave_out_notifier,
 };
+use nearstate_store::{NamespaceRules, ReplicationPolicy};
 
+use crate::cluster::file::{ClusterFile, FilePartition};
 use crate::log;
 use crate::serve::access_control;
 use crate::settings::Settings;
@@ -94,6 +96,32 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// The rules by which namespaces are replicated, with one for those of the notifier if these rules
+/// replicate a storage without them.
+///
+/// # Errors
+/// As [`NamespaceRules::new`].
+pub(super) fn replicated(settings: &Settings, rules: &NamespaceRules) -> Result<NamespaceRules> {
+    if leave_out_notifier(rules, &settings.nudsf_storages.0) {
+        rules.preceded_by(ReplicationPolicy::Async, NOTIFIER_PATTERN)
+    } else {
+        Ok(rules.clone())
+    }
+}
+
+/// The same, for the patterns of the namespaces that followers get.
+///
+/// # Errors
+/// As [`NamespaceRules::new`].
+pub(super) fn followed(patterns: &[String], storages: &[StorageSpec]) -> Result<Vec<String>> {
+    let mut patterns = patterns.to_vec();
+    let all = patterns.iter().map(|pattern| (ReplicationPolicy::Async, pattern.clone()));
+    if leave_out_notifier(&NamespaceRules::new(all)?, storages) {
+        patterns.push(NOTIFIER_PATTERN.to_owned());
+    }
+    Ok(patterns)
+}
+
 fn notifier_log() -> NotifierLog {
     let on_event = |event: &NotifierEvent| match event {
         NotifierEvent::SetAside { storage, key, reason } => {
@@ -137,6 +165,7 @@ pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<
             tls,
             root: own_root(settings),
             log: notifier_log(),
+            ..NotifySettings::default()
         },
         overload_delay: settings.nudsf_overload_delay.0,
         features,
@@ -160,6 +189,18 @@ fn own_root(settings: &Settings) -> Option<String> {
         list.iter().find(is_whole).map(|address| format!("{scheme}://{address}"))
     });
     roots.into_iter().next()
+}
+
+/// The id for the NRF of the node of a partition, if the cluster serves the data repository of
+/// others too: a host that owns several registers each, and removes each by itself.
+pub(super) fn partition_instance(
+    instance: &str,
+    file: &ClusterFile,
+    partition: &FilePartition,
+) -> Option<String> {
+    let is_served = |one: &&FilePartition| one.ports.nudsf.or(one.ports.nudsf_tls).is_some();
+    let served = file.partitions.iter().filter(is_served).count();
+    (served > 1).then(|| instance_of_part(instance, &partition.name))
 }
 
 /// Registers the node with the NRF, if one is set. Dropping the client removes the registration.
@@ -212,4 +253,55 @@ pub(super) fn endpoints(settings: &Settings, tls: Option<&ServerTls>) -> Vec<End
         tls,
     };
     plain.chain(over_tls).map(endpoint).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn followers_get_the_namespaces_of_the_notifier_with_those_of_a_storage() {
+        let storages = [StorageSpec::parse("Realm01/Storage01=ue").unwrap()];
+        let with = |pattern: &str, storages: &[StorageSpec]| {
+            followed(&[pattern.to_owned()], storages).unwrap()
+        };
+        assert_eq!(with("ue*", &storages), ["ue*", NOTIFIER_PATTERN]);
+        for pattern in ["*", "x*"] {
+            assert_eq!(with(pattern, &storages), [pattern]);
+        }
+        assert_eq!(with("ue*", &[]), ["ue*"]);
+    }
+
+    #[test]
+    fn each_partition_of_several_has_an_instance_of_its_own() {
+        const ID: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
+        let host = |id: u8, name: &str| {
+            format!(
+                "[[host]]\nid = {id}\nname = \"{name}\"\npeer = \"127.0.0.{id}:1\"\n\
+                 membership = \"127.0.0.{id}:2\"\n"
+            )
+        };
+        let partition = |id: u16, name: &str, more: &str| {
+            let port = 1000 + id;
+            format!(
+                "[[partition]]\nid = {id}\nname = \"{name}\"\ngroup = [\"a\", \"b\", \"c\"]\n\
+                 port = {port}\n{more}\n"
+            )
+        };
+        let hosts: String =
+            [(1, "a"), (2, "b"), (3, "c")].map(|(id, name)| host(id, name)).concat();
+        let file = |partitions: &[String]| {
+            let head = "[cluster]\nname = \"east\"\ncopies = 3\n";
+            let text = format!("{head}{hosts}{}", partitions.concat());
+            ClusterFile::parse(&text).unwrap()
+        };
+        let ids = |file: &ClusterFile| -> Vec<Option<String>> {
+            file.partitions.iter().map(|one| partition_instance(ID, file, one)).collect()
+        };
+        let amf = partition(1, "amf", "nudsf_port = 2000");
+        let alone = file(&[amf.clone(), partition(2, "plain", "")]);
+        assert_eq!(ids(&alone), [None, None]);
+        let both = file(&[amf, partition(2, "smf", "nudsf_tls_port = 2001")]);
+        assert_eq!(ids(&both), ["amf", "smf"].map(|name| Some(instance_of_part(ID, name))));
+    }
 }

@@ -11,6 +11,7 @@ use nearstate_store::{Region, now_ms_coarse};
 
 use crate::log;
 use crate::region::host_name;
+use crate::serve::nudsf;
 use crate::settings::Settings;
 
 /// The followers, for clients.
@@ -64,7 +65,7 @@ pub(super) fn start(
     let config = PeerConfig {
         listen: settings.peer_listen.clone(),
         tls: tls.cloned(),
-        namespaces: settings.peer_namespaces.clone(),
+        namespaces: nudsf::followed(&settings.peer_namespaces, &settings.nudsf_storages.0)?,
         keeps: settings.peer_keeps,
         followers_max: settings.peer_followers_max.0 as usize,
         name: host_name(),

@@ -335,11 +335,20 @@ fn time_in(seconds: u32) -> String {
 /// there before the host is lost, so everything that it gets, it gets from the next one.
 #[test]
 fn timers_expiries_and_notifications_of_a_lost_host_are_those_of_the_next_one() {
+    keep_promises("replicated = [\"ue*\"]");
+}
+
+#[test]
+fn patterns_of_a_storage_replicate_what_it_has_promised_without_naming_the_notifier() {
+    keep_promises("namespaces = [\"ue*\"]");
+}
+
+fn keep_promises(patterns: &str) {
     const CHANGES: usize = 20;
     const TIMED: usize = 10;
     let flags = ["--nudsf-storages", "Realm01/Storage01=ue"].map(str::to_owned);
-    let lines = "[cluster]\nreplicated = [\"ue*\"]\n[[partition]]\nnudsf_port = {tls}\n";
-    let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, lines, &flags);
+    let lines = format!("[cluster]\n{patterns}\n[[partition]]\nnudsf_port = {{tls}}\n");
+    let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, &lines, &flags);
     assert_eq!(hosts.owner(), Some(0));
     let address = hosts.repository(0);
     until("the owner serves its data repository", || NudsfClient::connect(&address).is_some());

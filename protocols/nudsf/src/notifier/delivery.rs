@@ -8,25 +8,32 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 use nearstate_node::ClientTls;
 use nearstate_node::executor::{
     TaskClass, TaskEvent, TaskHandle, sleep, spawn, timeout, yield_now,
 };
-use nearstate_store::{OwnerLease, since_boot};
+use nearstate_store::{OwnerLease, Txn, since_boot};
 
 use crate::limits::{
     BATCH_MAX, END_INTERVAL, RELEASE_INTERVAL, TARGET_IDLE_MAX, TARGETS_MAX, UNDELIVERED_MS_MAX,
 };
 use crate::notifier::callback_state::CallbackState;
+use crate::notifier::expiry_collector::ExpiryCollector;
 use crate::notifier::host_client::HostClient;
+use crate::notifier::notification::Notification;
 use crate::notifier::outbox::{BATCH_BYTES, Outbox, OutboxEntry};
 use crate::notifier::sender::{BatchSender, Sequence, SequenceEnd, is_answered};
 use crate::settings::{NotificationResult, NudsfMetrics};
 
+/// The longest pause after a commit that found the region full. Targets that wait for a task get
+/// one so often.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
 /// The deliveries of a node.
 pub(crate) struct Deliveries {
     pub(crate) outbox: Outbox,
+    pub(crate) collector: RefCell<ExpiryCollector>,
     sender: Rc<BatchSender>,
     tls: Option<ClientTls>,
     metrics: Arc<NudsfMetrics>,
@@ -84,10 +91,16 @@ impl Drop for DeliveriesGuard {
 }
 
 impl Deliveries {
-    pub(crate) fn new(outbox: Outbox, tls: Option<ClientTls>, metrics: Arc<NudsfMetrics>) -> Self {
+    pub(crate) fn new(
+        outbox: Outbox,
+        collector: ExpiryCollector,
+        tls: Option<ClientTls>,
+        metrics: Arc<NudsfMetrics>,
+    ) -> Self {
         let sender = Rc::new(BatchSender::new(Rc::clone(outbox.session()), Arc::clone(&metrics)));
         Self {
             outbox,
+            collector: RefCell::new(collector),
             sender,
             tls,
             metrics,
@@ -95,6 +108,43 @@ impl Deliveries {
             states: RefCell::default(),
             last: Cell::new(0),
             is_crowded: Cell::new(false),
+        }
+    }
+
+    /// As [`Outbox::try_post`], and wakes the targets. `also` runs again after a conflict. A full
+    /// region is tried again until it has space: meanwhile each target gets its turns and expired
+    /// records are collected, because both make space.
+    ///
+    /// # Errors
+    /// What no other attempt changes.
+    pub(crate) async fn post(
+        self: &Rc<Self>,
+        position: Option<u64>,
+        mut also: impl FnMut(&Txn<'_>) -> Result<Vec<Notification>>,
+    ) -> Result<()> {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match self.outbox.try_post(position, &mut also) {
+                Ok(targets) => {
+                    self.wake(&targets);
+                    return Ok(());
+                }
+                Err(Error::Conflict { .. }) => yield_now().await,
+                Err(
+                    Error::Full { .. }
+                    | Error::Behind { .. }
+                    | Error::Stalled { .. }
+                    | Error::Deadline { .. },
+                ) => {
+                    self.metrics.count_stall();
+                    self.wake_all();
+                    self.collector.borrow_mut().look_next();
+                    self.collector.borrow_mut().round(self.outbox.session());
+                    sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -425,11 +475,12 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use hyper::body::Bytes;
+    use nearstate_node::executor::{Executor, ExecutorConfig};
     use nearstate_store::{CreateOptions, Region, lease_clock};
 
     use super::*;
-    use crate::notifier::outbox::Notification;
-    use crate::settings::NotificationKind;
+    use crate::limits::OutboxLimits;
+    use crate::settings::{NotificationKind, NotifierLog};
 
     /// The outcome of a future that waits for nothing.
     fn ready<T>(future: impl Future<Output = T>) -> T {
@@ -438,24 +489,28 @@ mod tests {
         outcome
     }
 
+    fn notification() -> Notification {
+        Notification {
+            kind: NotificationKind::DataChange,
+            due_ms: 0,
+            order: 7,
+            uri: "http://127.0.0.1:1/".to_owned(),
+            content_type: String::new(),
+            location: String::new(),
+            body: Bytes::new(),
+        }
+    }
+
     #[test]
     fn what_is_not_sent_without_a_lease_is_no_failure_of_the_target() {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
         let session = Rc::new(region.unwrap().session().unwrap());
-        let metrics = Arc::<NudsfMetrics>::default();
-        let outbox = Outbox::open(Rc::clone(&session), Arc::clone(&metrics)).unwrap();
-        let deliveries = Deliveries::new(outbox, None, Arc::clone(&metrics));
-        let notification = Notification {
-            kind: NotificationKind::DataChange,
-            due_ms: 0,
-            order: 7,
-            uri: "http://nf.example/".to_owned(),
-            content_type: String::new(),
-            location: String::new(),
-            body: Bytes::new(),
-        };
-        let (key, notification) = (vec![1; 16], Some(notification));
+        let (metrics, limits) = (Arc::<NudsfMetrics>::default(), OutboxLimits::default());
+        let outbox = Outbox::open(Rc::clone(&session), limits, Arc::clone(&metrics)).unwrap();
+        let collector = ExpiryCollector::new(NotifierLog::default());
+        let deliveries = Deliveries::new(outbox, collector, None, Arc::clone(&metrics));
+        let (key, notification) = (vec![1; 16], Some(notification()));
         let entry = OutboxEntry { key, bytes: 1, order: 7, callback: 3, notification };
         let send = |deliveries: &Deliveries, state: &mut CallbackState| {
             let entries = vec![entry.clone()];
@@ -473,5 +528,36 @@ mod tests {
         send(&deliveries, &mut state);
         assert!(state.is_waiting(3) && state.pause(since_boot()).is_some(), "{state:?}");
         assert_eq!(metrics.notifier_events()[0], ("retry", 1));
+    }
+
+    #[test]
+    fn while_a_full_region_stops_the_notifier_targets_get_tasks() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&folder.path().join("region"), &options).unwrap();
+        let session = Rc::new(region.session().unwrap());
+        let (metrics, limits) = (Arc::<NudsfMetrics>::default(), OutboxLimits::default());
+        let outbox = Outbox::open(Rc::clone(&session), limits, Arc::clone(&metrics)).unwrap();
+        let post = |outbox: &Outbox, bytes: usize| {
+            let body = Bytes::from(vec![1; bytes]);
+            outbox.try_post(None, |_| Ok(vec![Notification { body, ..notification() }]))
+        };
+        let full = (0..1000).find_map(|_| post(&outbox, 100_000).err());
+        assert!(matches!(full, Some(Error::Full { .. })), "{full:?}");
+        let executor = Executor::new(&ExecutorConfig::default()).unwrap();
+        let running = executor.run(async move {
+            let collector = ExpiryCollector::new(NotifierLog::default());
+            let deliveries = Rc::new(Deliveries::new(outbox, collector, None, metrics));
+            let body = Bytes::from(vec![1; 4 << 20]);
+            let is_due =
+                |_: &Txn<'_>| Ok(vec![Notification { body: body.clone(), ..notification() }]);
+            let posted = timeout(Duration::from_millis(5), deliveries.post(None, is_due)).await;
+            assert!(posted.is_none(), "{posted:?}: the region is full");
+            let running = deliveries.running.borrow().len();
+            drop(DeliveriesGuard(Rc::clone(&deliveries)));
+            deliveries.ended().await;
+            running
+        });
+        assert_eq!(running, 1);
     }
 }

@@ -1,7 +1,8 @@
 //! What becomes due by time: timers, and subscriptions that are about to expire. The ordered tag
 //! [`DUE_TAG`] leads to them. The notification and the change that follows are one commit. A record
 //! for which that commit fails is set aside, so that it does not stop the others. A timer that has
-//! missed many repetitions takes some in each commit, and others are served in between.
+//! missed many repetitions takes some in each commit, and others are served in between. One for
+//! whose notification the outbox has no room is looked at again later.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,12 +19,14 @@ use serde_json::{Value, json};
 use crate::document::{Document, ExpiryAnnouncement, write_subscription};
 use crate::limits::REPETITIONS_MISSED_MAX;
 use crate::notifier::delivery::Deliveries;
-use crate::notifier::outbox::{Notification, order_of};
+use crate::notifier::notification::{Notification, OrderedKind, order_of, target_of};
+use crate::notifier::outbox::Outbox;
+use crate::notifier::room::{CommitLoad, DeferralQueue};
 use crate::repository::StorageNamespaces;
 use crate::settings::{
     NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NudsfMetrics,
 };
-use crate::timer::{AfterExpiry, DUE_TAG, EXPIRED_TAG, Timer};
+use crate::timer::{AfterExpiry, DUE_TAG, EndingTimer, Timer, is_expired_tag};
 use crate::times::parse_date_time;
 
 /// Records of which one commit takes care.
@@ -43,16 +46,16 @@ const ASIDE_MAX: usize = 1024;
 
 /// A namespace in which something becomes due.
 #[derive(Clone, Copy, Debug)]
-enum DueSource {
-    Timers(Namespace),
-    Subscriptions(Namespace),
+struct DueSource {
+    namespace: Namespace,
+    kind: OrderedKind,
+    /// [`StorageNamespaces::name_hash`].
+    name_hash: u64,
 }
 
 impl DueSource {
-    fn namespace(self) -> Namespace {
-        match self {
-            Self::Timers(namespace) | Self::Subscriptions(namespace) => namespace,
-        }
+    fn order_of(self, key: &[u8]) -> u64 {
+        order_of((self.name_hash, self.kind), key)
     }
 }
 
@@ -74,12 +77,13 @@ pub(crate) struct DueRecords {
     served: RefCell<BTreeSet<(u32, Vec<u8>)>>,
     /// The numbers of the namespaces that have failed since they last succeeded.
     failing: RefCell<BTreeSet<u32>>,
+    deferred: RefCell<DeferralQueue>,
 }
 
 impl DueRecords {
     pub(crate) fn new(log: NotifierLog, metrics: Arc<NudsfMetrics>) -> Self {
         let (aside, served, failing) = <(RefCell<_>, RefCell<_>, RefCell<_>)>::default();
-        Self { log, metrics, aside, served, failing }
+        Self { log, metrics, aside, served, failing, deferred: RefCell::default() }
     }
 
     /// Takes care of what is due in a storage. True if something was. A failure is reported and
@@ -90,9 +94,12 @@ impl DueRecords {
         (storage, uri): (&StorageNamespaces, &str),
     ) -> bool {
         let mut is_busy = false;
-        let timers = DueSource::Timers(storage.timers);
-        for source in [timers, DueSource::Subscriptions(storage.subscriptions)] {
-            let number = source.namespace().number();
+        let StorageNamespaces { timers, subscriptions, name_hash, .. } = *storage;
+        for (namespace, kind) in
+            [(timers, OrderedKind::Timer), (subscriptions, OrderedKind::Subscription)]
+        {
+            let source = DueSource { namespace, kind, name_hash };
+            let number = namespace.number();
             match self.take_source(deliveries, source, uri).await {
                 Ok(was_due) => {
                     is_busy |= was_due;
@@ -116,29 +123,37 @@ impl DueRecords {
         uri: &str,
     ) -> Result<bool> {
         let session = deliveries.outbox.session();
-        let due = self.read(session, source.namespace(), now_ms())?;
+        let due = self.read(session, source.namespace, now_ms())?;
         if due.is_empty() {
-            return Ok(self.begin_round(source.namespace()));
+            return Ok(self.begin_round(source.namespace));
         }
         let (mut rest, mut most) = (due.as_slice(), NOTIFICATIONS_MAX);
         let mut has_changed = false;
         while !rest.is_empty() {
             // The version that fails: one that a client writes meanwhile is not set aside.
             let alone = if most == 1 { rest.first() } else { None };
-            let alone = alone.map(|key| session.get(source.namespace(), key)).transpose()?;
+            let alone = alone.map(|key| session.get(source.namespace, key)).transpose()?;
             let version = alone.flatten().map(|view| view.version());
             let part = rest.split_at(rest.len().min(most)).0;
             let repetitions = most / part.len();
             let mut taken = TakenRecords::default();
             let take = |txn: &Txn<'_>| {
+                let mut commit = DueCommit {
+                    now_ms: now_ms(),
+                    repetitions,
+                    outbox: &deliveries.outbox,
+                    load: CommitLoad::default(),
+                    deferred: &self.deferred,
+                    taken: TakenRecords::default(),
+                };
                 // Together: each read of its own would validate all before it.
-                taken = txn.validated_once(|| take_due(txn, source, (part, repetitions)))?;
+                txn.validated_once(|| take_due(txn, source, part, &mut commit))?;
+                taken = commit.taken;
                 Ok(std::mem::take(&mut taken.notifications))
             };
-            let count = match deliveries.outbox.post(None, take).await {
-                Ok(targets) => {
-                    deliveries.wake(&targets);
-                    self.count_served(source.namespace(), &taken);
+            let count = match deliveries.post(None, take).await {
+                Ok(()) => {
+                    self.count_served(source.namespace, &taken);
                     has_changed |= taken.changed > 0;
                     taken.records
                 }
@@ -150,7 +165,7 @@ impl DueRecords {
                 Err(error) => {
                     has_changed = true;
                     for key in part {
-                        let failed = (source.namespace(), key.as_slice(), version);
+                        let failed = (source.namespace, key.as_slice(), version);
                         self.set_aside(session, failed, (uri, &error));
                     }
                     part.len()
@@ -162,7 +177,7 @@ impl DueRecords {
             }
         }
         // Entries of records that another client has changed meanwhile are nothing to do.
-        Ok(has_changed || self.begin_round(source.namespace()))
+        Ok(has_changed || self.begin_round(source.namespace))
     }
 
     /// Nothing else is due: those that were served are served again. True if there are some.
@@ -264,9 +279,11 @@ fn is_of_records(error: &Error) -> bool {
     )
 }
 
+/// True if the time of a record has come. A tag that is no time, which another client has written,
+/// counts as past: the index leads to it as long as it is there, and others behind it would wait.
 fn is_due(view: &View<'_>, now_ms: u64) -> bool {
-    let due = view.tags().find(|(name, _)| *name == DUE_TAG).map(|(_, due)| due);
-    due.and_then(|due| due.first_chunk()).is_some_and(|due| u64::from_be_bytes(*due) <= now_ms)
+    let mut due = view.tags().filter(|(name, _)| *name == DUE_TAG);
+    due.any(|(_, due)| due.try_into().map_or(true, |due| u64::from_be_bytes(due) <= now_ms))
 }
 
 /// What a commit takes.
@@ -292,36 +309,40 @@ impl TakenRecords {
     }
 }
 
+/// A commit for records that are due.
+struct DueCommit<'a> {
+    now_ms: u64,
+    /// Each timer takes at most so many.
+    repetitions: usize,
+    outbox: &'a Outbox,
+    /// What the outbox gets.
+    load: CommitLoad,
+    deferred: &'a RefCell<DeferralQueue>,
+    taken: TakenRecords,
+}
+
 /// Takes care of some of these records, as far as they are still due: at least of the first one.
-/// Each timer takes at most so many repetitions.
 fn take_due(
     txn: &Txn<'_>,
     source: DueSource,
-    (due, repetitions): (&[Vec<u8>], usize),
-) -> Result<TakenRecords> {
-    let now_ms = now_ms();
-    let mut taken = TakenRecords::default();
+    due: &[Vec<u8>],
+    commit: &mut DueCommit<'_>,
+) -> Result<()> {
     for key in due {
-        if taken.bytes >= BYTES_MAX {
+        if commit.taken.bytes >= BYTES_MAX {
             break;
         }
-        taken.records += 1;
-        let view = txn.get(source.namespace(), key)?;
-        let Some(view) = view.as_ref().filter(|view| is_due(view, now_ms)) else { continue };
-        taken.changed += 1;
-        match source {
-            DueSource::Timers(namespace) => {
-                expire_timer(txn, namespace, view, (now_ms, repetitions, &mut taken))?;
-            }
-            DueSource::Subscriptions(namespace) => {
-                let notification = expire_subscription(txn, namespace, view, now_ms)?;
-                if let Some(notification) = notification {
-                    taken.add(notification);
-                }
-            }
+        commit.taken.records += 1;
+        let view = txn.get(source.namespace, key)?;
+        let Some(view) = view.as_ref().filter(|view| is_due(view, commit.now_ms)) else { continue };
+        commit.taken.changed += 1;
+        if source.kind == OrderedKind::Timer {
+            expire_timer(txn, source, view, commit)?;
+        } else if let Some(due) = expire_subscription(txn, source, view, commit.now_ms)? {
+            commit.taken.add(due);
         }
     }
-    Ok(taken)
+    Ok(())
 }
 
 fn notification(kind: NotificationKind, uri: String, body: Bytes, order: u64) -> Notification {
@@ -336,41 +357,74 @@ fn notification(kind: NotificationKind, uri: String, body: Bytes, order: u64) ->
     }
 }
 
+/// The notification of an ending timer, which is deleted.
+fn end_timer(
+    txn: &Txn<'_>,
+    source: DueSource,
+    (view, timer): (&View<'_>, &EndingTimer<'_>),
+    commit: &mut DueCommit<'_>,
+) -> Result<()> {
+    let (namespace, key) = (source.namespace, view.key());
+    if let Some(uri) = timer.callback {
+        let (kind, text) = (NotificationKind::TimerExpiry, Bytes::copy_from_slice(timer.text));
+        let due = notification(kind, uri.to_owned(), text, source.order_of(key));
+        let target = target_of(uri);
+        if !commit.outbox.take_room(&mut commit.load, target, due.entry_bytes_max()) {
+            let later = commit.deferred.borrow_mut().next_ms(target, commit.now_ms);
+            return Timer::defer(txn, namespace, view, later);
+        }
+        commit.taken.add(due);
+    }
+    txn.delete(namespace, key).map(drop)
+}
+
 fn expire_timer(
     txn: &Txn<'_>,
-    namespace: Namespace,
+    source: DueSource,
     view: &View<'_>,
-    (now_ms, repetitions, taken): (u64, usize, &mut TakenRecords),
+    commit: &mut DueCommit<'_>,
 ) -> Result<()> {
-    let key = view.key();
+    let (namespace, key, now_ms) = (source.namespace, view.key(), commit.now_ms);
+    let is_over = view.tags().any(is_expired_tag);
+    let text = view.bytes().get(size_of::<u64>()..);
+    if let Some(ending) = text.and_then(|text| EndingTimer::read(text, key)).filter(|_| !is_over) {
+        return end_timer(txn, source, (view, &ending), commit);
+    }
     let id = String::from_utf8_lossy(key);
-    let text = view.bytes().get(size_of::<u64>()..).map(Bytes::copy_from_slice);
+    let text = text.map(Bytes::copy_from_slice);
     let timer = text.and_then(|text| Timer::of_stored(&text, &id));
-    let is_over = view.tags().any(|(name, _)| name == EXPIRED_TAG);
     // What another client has written as a timer, and is none, is removed as well.
     let Some(mut timer) = timer.filter(|_| !is_over) else {
         txn.delete(namespace, key)?;
         return Ok(());
     };
-    let (kind, order) = (NotificationKind::TimerExpiry, order_of(namespace, key));
-    let notified_max = if timer.callback.is_some() { REPETITIONS_MISSED_MAX } else { 1 };
+    let (kind, order) = (NotificationKind::TimerExpiry, source.order_of(key));
+    let target = timer.callback.as_deref().map(target_of);
+    let notified_max = if target.is_some() { REPETITIONS_MISSED_MAX } else { 1 };
     let skipped = timer.missed(now_ms).saturating_sub(notified_max);
     if skipped > 0
         && let AfterExpiry::Again(next) = timer.after_expiries(skipped)
     {
-        taken.dropped += if timer.callback.is_some() { skipped } else { 0 };
         timer = *next;
     }
-    let mut left = repetitions;
+    let mut left = commit.repetitions;
     let next = loop {
-        if let Some(uri) = &timer.callback {
-            taken.add(notification(kind, uri.clone(), timer.text().clone(), order));
+        if let Some((uri, target)) = timer.callback.as_ref().zip(target) {
+            let due = notification(kind, uri.clone(), timer.text().clone(), order);
+            if !commit.outbox.take_room(&mut commit.load, target, due.entry_bytes_max()) {
+                if left == commit.repetitions {
+                    let later = commit.deferred.borrow_mut().next_ms(target, now_ms);
+                    return Timer::defer(txn, namespace, view, later);
+                }
+                break AfterExpiry::Again(Box::new(timer.clone()));
+            }
+            commit.taken.add(due);
         }
         left -= 1;
         match timer.after_expiry() {
             AfterExpiry::Again(next) if next.missed(now_ms) > 0 => {
-                if left == 0 || taken.bytes >= BYTES_MAX {
-                    taken.still_due.push(key.to_vec());
+                if left == 0 || commit.taken.bytes >= BYTES_MAX {
+                    commit.taken.still_due.push(key.to_vec());
                     break AfterExpiry::Again(next);
                 }
                 timer = *next;
@@ -380,6 +434,7 @@ fn expire_timer(
             }
         }
     };
+    commit.taken.dropped += target.map_or(0, |_| skipped);
     match next {
         AfterExpiry::Again(next) => next.write(txn, (namespace, key), None, now_ms),
         AfterExpiry::Kept(until) => timer.write(txn, (namespace, key), Some(until), now_ms),
@@ -390,11 +445,11 @@ fn expire_timer(
 /// The subscription is announced once, and deleted when it has expired.
 fn expire_subscription(
     txn: &Txn<'_>,
-    namespace: Namespace,
+    source: DueSource,
     view: &View<'_>,
     now_ms: u64,
 ) -> Result<Option<Notification>> {
-    let key = view.key();
+    let (namespace, key) = (source.namespace, view.key());
     let Ok(document) = Document::of(view) else {
         txn.delete(namespace, key)?;
         return Ok(None);
@@ -414,7 +469,7 @@ fn expire_subscription(
     let Some(uri) = value.get("expiryCallbackReference").and_then(Value::as_str) else {
         return Ok(None);
     };
-    let (kind, order) = (NotificationKind::SubscriptionExpiry, order_of(namespace, key));
+    let (kind, order) = (NotificationKind::SubscriptionExpiry, source.order_of(key));
     let body = json!({"expiredSubscriptions": [value]});
     Ok(Some(notification(kind, uri.to_owned(), body.to_string().into(), order)))
 }

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use nearstate_node::executor::{TaskClass, spawn, timeout};
 use nearstate_node::{ClientTls, OutboundStream};
 
-use crate::notifier::outbox::Notification;
+use crate::notifier::notification::Notification;
 
 /// How long a connection may take, with TLS.
 const CONNECT_MAX: Duration = Duration::from_secs(3);

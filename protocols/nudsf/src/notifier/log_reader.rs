@@ -13,11 +13,11 @@ use nearstate_store::{
 use serde_json::{Value, json};
 
 use crate::limits::{LAST_NOTIFICATION_BYTES_MAX, NOTIFICATION_BYTES_MAX, SCAN_STEPS};
+use crate::notifier::notification::{Notification, OrderedKind, order_of};
 use crate::notifier::notification_page::{
     NotificationPage, NotificationPlace, PartialTransaction, RecordStep, TRANSACTIONS_MAX,
 };
 use crate::notifier::notified_record::{NotifiedRecord, bytes_of, expires_ms, is_same_block};
-use crate::notifier::outbox::{Notification, order_of};
 use crate::record::StoredBlock;
 use crate::repository::StorageNamespaces;
 use crate::request_path::{MonitoredResource, encode_segment};
@@ -303,7 +303,7 @@ impl WatchedStorage {
         }
         let both = [versions.before.as_ref(), versions.after.as_ref()];
         page.examined += both.into_iter().flatten().map(bytes_of).sum::<usize>();
-        let order = order_of(self.namespaces.records, versions.key);
+        let order = order_of((self.namespaces.name_hash, OrderedKind::Record), versions.key);
         let mut before = versions.before.as_ref().and_then(NotifiedRecord::of);
         let after = versions.after.as_ref().and_then(NotifiedRecord::of);
         if let Some(record) = before.take_if(|_| has_expired) {
@@ -425,7 +425,8 @@ mod tests {
         session.stream(records, WhenFull::LoseOldest).unwrap();
         let documents = |name| open(name, Kind::Value).unwrap();
         let [subscriptions, schemas, timers] = ["s", "m", "t"].map(documents);
-        (session, StorageNamespaces { records, subscriptions, schemas, timers })
+        let name_hash = 0;
+        (session, StorageNamespaces { records, subscriptions, schemas, timers, name_hash })
     }
 
     fn subscriptions(namespaces: StorageNamespaces, count: usize) -> StorageSubscriptions {

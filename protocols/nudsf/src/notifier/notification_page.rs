@@ -1,7 +1,7 @@
 //! A page of notifications: what one read of the log returns, and the place at which the next one
 //! begins.
 
-use crate::notifier::outbox::Notification;
+use crate::notifier::notification::Notification;
 
 /// What one read of the log returns at most: transactions, notifications and their bytes (the last
 /// one may exceed it by its own). One commit posts them: a transaction has at most 4,096 records.

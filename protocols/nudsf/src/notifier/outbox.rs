@@ -2,33 +2,27 @@
 //! notification due, and the entry of the outbox, are one commit (`docs/decisions/027-notify.md`).
 //!
 //! An entry has the key `target u64 | number u64` (big-endian), so that the entries of a target are
-//! in the order of their numbers. Its value is `length u32 | JSON head | body`.
+//! in the order of their numbers. Its value is a [`Notification`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Uri;
 use hyper::body::Bytes;
 use nearstate_model::{Error, Result};
-use nearstate_node::executor::{sleep, yield_now};
+use nearstate_node::executor::{sleep, yield_if_due};
 use nearstate_store::{
     LogIdentity, Metadata, Namespace, Schema, Session, TagSchema, Txn, Values, View, now_ms,
 };
-use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::limits::{OUTBOX_BYTES_MAX, TARGET_BYTES_MAX, TARGET_ENTRIES_MAX};
-use crate::settings::{NotificationKind, NotificationResult, NudsfMetrics};
-
-/// The namespace of the entries.
-const OUTBOX: &str = "nudsf:outbox";
-
-/// The namespace of the cursor.
-const CONTROL: &str = "nudsf:notifier";
+use crate::limits::{OutboxLimits, SCAN_STEPS};
+use crate::namespace_names::{CONTROL, OUTBOX};
+use crate::notifier::notification::{Notification, target_of};
+use crate::notifier::room::{CommitLoad, OutboxLoad, TargetLoad};
+use crate::settings::{NotificationResult, NudsfMetrics};
 
 const CURSOR: &[u8] = b"cursor";
 
@@ -37,79 +31,6 @@ const ORDER_TAG: &str = "order";
 
 /// Bytes of the entries that are read at once: each of the targets that are served holds as much.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
-
-/// The longest pause after a commit that failed.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// A notification.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Notification {
-    pub(crate) kind: NotificationKind,
-    /// When it became due, in milliseconds.
-    pub(crate) due_ms: u64,
-    /// Notifications with one number are delivered one after the other.
-    pub(crate) order: u64,
-    pub(crate) uri: String,
-    pub(crate) content_type: String,
-    /// `Content-Location`; empty: none.
-    pub(crate) location: String,
-    pub(crate) body: Bytes,
-}
-
-/// The number of what is ordered: a record, a timer, a subscription.
-pub(crate) fn order_of(namespace: Namespace, key: &[u8]) -> u64 {
-    xxh3_64(key) ^ u64::from(namespace.number()).rotate_left(32)
-}
-
-/// The number of the host that a URI names: its scheme and authority.
-fn target_of(uri: &str) -> u64 {
-    let parsed = uri.parse::<Uri>().ok();
-    let text = parsed.and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?)));
-    xxh3_64(text.unwrap_or_default().as_bytes())
-}
-
-impl Notification {
-    fn encode(&self) -> Vec<u8> {
-        let head = json!({
-            "kind": self.kind.name(), "due": self.due_ms, "order": self.order, "uri": self.uri,
-            "type": self.content_type, "location": self.location,
-        })
-        .to_string();
-        let length = u32::try_from(head.len()).unwrap_or(u32::MAX);
-        let mut bytes = Vec::with_capacity(4 + head.len() + self.body.len());
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(head.as_bytes());
-        bytes.extend_from_slice(&self.body);
-        bytes
-    }
-
-    /// `None`: the bytes are not of this format.
-    #[cfg(test)]
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, body) = Self::decode_head(bytes)?;
-        Some(Self { body: Bytes::copy_from_slice(body), ..head })
-    }
-
-    /// The notification without its body, and the body. `None`: the bytes are not of this format.
-    fn decode_head(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (length, rest) = bytes.split_first_chunk::<4>()?;
-        let (head, body) =
-            rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
-        let head: Value = serde_json::from_slice(head).ok()?;
-        let text = |name: &str| head.get(name).and_then(Value::as_str).map(str::to_owned);
-        let number = |name: &str| head.get(name).and_then(Value::as_u64);
-        let notification = Self {
-            kind: NotificationKind::of(&text("kind")?)?,
-            due_ms: number("due")?,
-            order: number("order")?,
-            uri: text("uri")?,
-            content_type: text("type")?,
-            location: text("location")?,
-            body: Bytes::new(),
-        };
-        Some((notification, body))
-    }
-}
 
 /// How far the notifier has read the log, and the number of the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,13 +55,6 @@ impl NotifierCursor {
         let log = LogIdentity { region, incarnation: take()?, origin: take()? };
         Some(Self { log, position: take()?, next: take()? })
     }
-}
-
-/// What the region holds for a target.
-#[derive(Clone, Copy, Debug, Default)]
-struct TargetLoad {
-    entries: usize,
-    bytes: usize,
 }
 
 /// An entry that was read.
@@ -200,51 +114,65 @@ pub(crate) struct Outbox {
     session: Rc<Session>,
     entries: Namespace,
     control: Namespace,
-    loads: RefCell<BTreeMap<u64, TargetLoad>>,
-    /// The bytes of all entries.
-    bytes: Cell<usize>,
+    load: RefCell<OutboxLoad>,
+    limits: OutboxLimits,
     metrics: Arc<NudsfMetrics>,
 }
 
 impl Outbox {
-    /// Opens the outbox and counts what it has. Creates it if it does not exist.
+    /// Opens the outbox. Creates it if it does not exist. [`Outbox::load`] counts what it has.
     ///
     /// # Errors
     /// As [`Session::namespace`].
-    pub(crate) fn open(session: Rc<Session>, metrics: Arc<NudsfMetrics>) -> Result<Self> {
+    pub(crate) fn open(
+        session: Rc<Session>,
+        limits: OutboxLimits,
+        metrics: Arc<NudsfMetrics>,
+    ) -> Result<Self> {
         let order =
             TagSchema { name: ORDER_TAG.to_owned(), is_ordered: true, ..TagSchema::default() };
         let schema = Schema { tags: vec![order], ..Schema::default() };
         let entries = session.namespace(OUTBOX, &schema)?;
         let control = session.namespace(CONTROL, &Schema::default())?;
-        let (loads, bytes) = (RefCell::default(), Cell::new(0));
-        let outbox = Self { session, entries, control, loads, bytes, metrics };
-        let mut scan = outbox.session.scan(entries)?;
+        let load = RefCell::default();
+        Ok(Self { session, entries, control, load, limits, metrics })
+    }
+
+    /// Counts the entries. Yields to requests: there may be some hundred thousand. Before anything
+    /// is posted or delivered.
+    ///
+    /// # Errors
+    /// As [`Session::scan`].
+    pub(crate) async fn load(&self) -> Result<()> {
+        let (mut scan, mut steps) = (self.session.scan(self.entries)?, 0_u32);
         while scan.step()? {
             if let Some(view) = scan.view()? {
-                outbox.add(view.key(), view.bytes().len());
+                self.add(view.key(), view.bytes().len());
+            }
+            steps += 1;
+            if steps.is_multiple_of(SCAN_STEPS) {
+                yield_if_due().await;
             }
         }
-        drop(scan);
-        Ok(outbox)
+        Ok(())
     }
 
     fn add(&self, key: &[u8], bytes: usize) {
         if let Some((target, _)) = key.split_first_chunk::<8>() {
-            let mut loads = self.loads.borrow_mut();
-            let load = loads.entry(u64::from_be_bytes(*target)).or_default();
-            load.entries += 1;
-            load.bytes += bytes;
-            self.bytes.set(self.bytes.get() + bytes);
+            self.load.borrow_mut().add(u64::from_be_bytes(*target), bytes);
         }
     }
 
     /// A target has no entries: what was counted for it was removed by a delivery of an earlier
     /// run. Only the task of the target calls it.
     pub(crate) fn forget(&self, target: u64) {
-        if let Some(load) = self.loads.borrow_mut().remove(&target) {
-            self.bytes.set(self.bytes.get().saturating_sub(load.bytes));
-        }
+        self.load.borrow_mut().forget(target);
+    }
+
+    /// Takes the room for an entry of this size, in a commit that has taken some. False: there is
+    /// none.
+    pub(crate) fn take_room(&self, commit: &mut CommitLoad, target: u64, bytes: usize) -> bool {
+        commit.take((&self.load.borrow(), &self.limits), target, bytes)
     }
 
     /// The session with which the outbox is read and changed.
@@ -254,7 +182,7 @@ impl Outbox {
 
     /// The targets that have entries.
     pub(crate) fn targets(&self) -> Vec<u64> {
-        self.loads.borrow().keys().copied().collect()
+        self.load.borrow().targets.keys().copied().collect()
     }
 
     /// Writes the position in the present log, if there is none: changes from now on are notified,
@@ -293,7 +221,11 @@ impl Outbox {
     fn cursor(&self, bytes: &[u8]) -> Result<(NotifierCursor, u64)> {
         let log = self.session.log_identity()?;
         let stored = NotifierCursor::decode(bytes);
-        let next = stored.map_or(0, |cursor| cursor.next);
+        let next = match stored {
+            Some(cursor) => cursor.next,
+            // Entries without a cursor are of a host that has replicated only them.
+            None => self.next_of_entries()?,
+        };
         let at = |position, lost| Ok((NotifierCursor { log, position, next }, lost));
         let tail = || self.session.log_tail_position();
         match (stored, self.session.takeover()?) {
@@ -314,75 +246,56 @@ impl Outbox {
         }
     }
 
-    /// Posts notifications, with the position of the log from which they are, and what `also`
-    /// changes, in one commit. `also` returns what it makes due; it runs again after a conflict. A
-    /// full region is tried again until it has space. Returns the targets.
-    ///
-    /// # Errors
-    /// What no other attempt changes.
-    pub(crate) async fn post(
-        &self,
-        position: Option<u64>,
-        mut also: impl FnMut(&Txn<'_>) -> Result<Vec<Notification>>,
-    ) -> Result<Vec<u64>> {
-        let mut pause = Duration::from_millis(1);
-        loop {
-            match self.attempt(position, &mut also) {
-                Ok(posted) => {
-                    let mut targets = Vec::new();
-                    for (key, bytes) in &posted {
-                        self.add(key, *bytes);
-                        targets.extend(key.first_chunk().map(|target| u64::from_be_bytes(*target)));
-                    }
-                    targets.sort_unstable();
-                    targets.dedup();
-                    return Ok(targets);
-                }
-                Err(Error::Conflict { .. }) => yield_now().await,
-                Err(
-                    Error::Full { .. }
-                    | Error::Behind { .. }
-                    | Error::Stalled { .. }
-                    | Error::Deadline { .. },
-                ) => {
-                    self.metrics.count_stall();
-                    sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-                Err(error) => return Err(error),
-            }
-        }
+    /// The first number behind those of all entries.
+    fn next_of_entries(&self) -> Result<u64> {
+        let (mut next, all) = (0, Values::Range(Bound::Unbounded, Bound::Unbounded));
+        self.session.find_keys(self.entries, (ORDER_TAG, all), |key| {
+            let number = key.last_chunk().map_or(0, |number| u64::from_be_bytes(*number));
+            next = next.max(number.saturating_add(1));
+            true
+        })?;
+        Ok(next)
     }
 
-    fn attempt(
+    /// Posts notifications, with the position of the log from which they are, and what `also`
+    /// changes, in one commit. `also` returns what it makes due. Returns the targets.
+    ///
+    /// # Errors
+    /// As [`Txn::commit`].
+    pub(crate) fn try_post(
         &self,
         position: Option<u64>,
-        also: &mut impl FnMut(&Txn<'_>) -> Result<Vec<Notification>>,
-    ) -> Result<Vec<(Vec<u8>, usize)>> {
+        also: impl FnOnce(&Txn<'_>) -> Result<Vec<Notification>>,
+    ) -> Result<Vec<u64>> {
         let txn = self.session.begin()?;
         let notifications = also(&txn)?;
-        let view = txn.get(self.control, CURSOR)?;
-        let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
-        let (mut cursor, _) = self.cursor(bytes)?;
-        let mut posted: Vec<(Vec<u8>, usize)> = Vec::new();
-        let mut dropped = Vec::new();
-        for notification in &notifications {
-            let target = target_of(&notification.uri);
-            let bytes = notification.encode();
-            if !self.has_space(target, &posted, bytes.len()) {
-                dropped.push(notification.kind);
-                continue;
-            }
-            let mut key = target.to_be_bytes().to_vec();
-            key.extend_from_slice(&cursor.next.to_be_bytes());
-            cursor.next += 1;
-            let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
-            txn.put_with_metadata(self.entries, &key, &bytes, metadata)?;
-            posted.push((key, bytes.len()));
+        let (mut posted, mut dropped) = (Vec::new(), Vec::new());
+        // Timers without a callback, for example, change neither the position nor the next number.
+        if position.is_some() || !notifications.is_empty() {
+            let view = txn.get(self.control, CURSOR)?;
+            let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
+            let (mut cursor, _) = self.cursor(bytes)?;
+            let mut commit = CommitLoad::default();
+            // Together: each write of its own would validate all before it.
+            txn.validated_once(|| -> Result<()> {
+                for notification in &notifications {
+                    let target = target_of(&notification.uri);
+                    let bytes = notification.encode();
+                    if !self.take_room(&mut commit, target, bytes.len()) {
+                        dropped.push(notification.kind);
+                        continue;
+                    }
+                    let key = [target.to_be_bytes(), cursor.next.to_be_bytes()].concat();
+                    cursor.next += 1;
+                    let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
+                    txn.put_with_metadata(self.entries, &key, &bytes, metadata)?;
+                    posted.push((target, bytes.len()));
+                }
+                Ok(())
+            })?;
+            cursor.position = position.unwrap_or(cursor.position);
+            txn.put(self.control, CURSOR, &cursor.encode())?;
         }
-        cursor.position = position.unwrap_or(cursor.position);
-        txn.put(self.control, CURSOR, &cursor.encode())?;
-        drop(view);
         txn.commit()?;
         for notification in &notifications {
             self.metrics.count_notification(notification.kind, NotificationResult::Posted);
@@ -390,20 +303,14 @@ impl Outbox {
         for kind in dropped {
             self.metrics.count_notification(kind, NotificationResult::Dropped);
         }
-        Ok(posted)
-    }
-
-    fn has_space(&self, target: u64, posted: &[(Vec<u8>, usize)], bytes: usize) -> bool {
-        let of_all: usize = posted.iter().map(|(_, bytes)| bytes).sum();
-        if self.bytes.get() + of_all + bytes > OUTBOX_BYTES_MAX {
-            return false;
+        let mut load = self.load.borrow_mut();
+        for (target, bytes) in &posted {
+            load.add(*target, *bytes);
         }
-        let mut load = self.loads.borrow().get(&target).copied().unwrap_or_default();
-        for (_, bytes) in posted.iter().filter(|(key, _)| key.starts_with(&target.to_be_bytes())) {
-            load.entries += 1;
-            load.bytes += bytes;
-        }
-        load.entries < TARGET_ENTRIES_MAX && load.bytes + bytes <= TARGET_BYTES_MAX
+        let mut targets: Vec<u64> = posted.into_iter().map(|(target, _)| target).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        Ok(targets)
     }
 
     /// The first entries of a target from a place on, without those that are excluded: at most
@@ -465,12 +372,8 @@ impl Outbox {
         let (mut rest, mut most) = (entries, entries.len());
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(rest.len().min(most));
-            let removed = self.session.transact(|txn| {
-                for entry in part {
-                    txn.delete(self.entries, &entry.key)?;
-                }
-                Ok(())
-            });
+            let keys: Vec<_> = part.iter().map(|entry| (self.entries, &entry.key[..])).collect();
+            let removed = self.session.transact(|txn| txn.delete_all(&keys).map(drop));
             match removed {
                 Ok(()) => {
                     self.subtract(target, part);
@@ -496,16 +399,9 @@ impl Outbox {
     }
 
     fn subtract(&self, target: u64, removed: &[OutboxEntry]) {
-        let mut loads = self.loads.borrow_mut();
-        if let Some(load) = loads.get_mut(&target) {
-            load.entries = load.entries.saturating_sub(removed.len());
-            let bytes: usize = removed.iter().map(|entry| entry.bytes).sum();
-            load.bytes = load.bytes.saturating_sub(bytes);
-            self.bytes.set(self.bytes.get().saturating_sub(bytes));
-            if load.entries == 0 {
-                loads.remove(&target);
-            }
-        }
+        let bytes = removed.iter().map(|entry| entry.bytes).sum();
+        let removed = TargetLoad { entries: removed.len(), bytes };
+        self.load.borrow_mut().subtract(target, removed);
     }
 
     /// Milliseconds since a notification became due.
@@ -518,9 +414,11 @@ impl Outbox {
 mod tests {
     use std::task::{Context, Poll, Waker};
 
+    use nearstate_node::executor::{Executor, ExecutorConfig, TaskClass, spawn, yield_now};
     use nearstate_store::{CreateOptions, Region, WhenFull};
 
     use super::*;
+    use crate::settings::NotificationKind;
 
     #[test]
     fn at_the_end_what_a_full_log_does_not_let_be_removed_remains() {
@@ -528,7 +426,8 @@ mod tests {
         let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
         let session = Rc::new(region.session().unwrap());
-        let outbox = Outbox::open(Rc::clone(&session), Arc::default()).unwrap();
+        let outbox =
+            Outbox::open(Rc::clone(&session), OutboxLimits::default(), Arc::default()).unwrap();
         session.stream(outbox.entries, WhenFull::Refuse).unwrap();
         let (key, value) = ([7; 16], vec![1; 100_000]);
         let put = || {
@@ -556,26 +455,76 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_reads_back_and_a_target_is_an_authority() {
-        let notification = Notification {
-            kind: NotificationKind::RecordExpired,
-            due_ms: 7,
-            order: u64::MAX,
-            uri: "http://nf.example:8080/x".to_owned(),
-            content_type: "multipart/mixed; boundary=b".to_owned(),
-            location: "/nudsf-dr/v1/r/s/records/1".to_owned(),
-            body: Bytes::from_static(&[0, 255, 13, 10]),
+    fn without_a_cursor_entries_are_numbered_behind_those_that_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
+        let session = Rc::new(region.unwrap().session().unwrap());
+        let outbox =
+            Outbox::open(Rc::clone(&session), OutboxLimits::default(), Arc::default()).unwrap();
+        let post = || {
+            let notification = Notification {
+                kind: NotificationKind::TimerExpiry,
+                due_ms: 0,
+                order: 1,
+                uri: "http://nf.example/".to_owned(),
+                content_type: String::new(),
+                location: String::new(),
+                body: Bytes::new(),
+            };
+            outbox.try_post(None, |_| Ok(vec![notification])).unwrap();
+            session.count(outbox.entries).unwrap()
         };
-        let bytes = notification.encode();
-        assert_eq!(Notification::decode(&bytes), Some(notification));
-        for end in 0..bytes.len() - 4 {
-            assert_eq!(Notification::decode(&bytes[..end]), None, "{end}");
+        assert_eq!((post(), post()), (1, 2));
+        session.transact(|txn| txn.delete(outbox.control, CURSOR)).unwrap();
+        assert_eq!(post(), 3, "none is replaced");
+        outbox.begin().unwrap();
+        assert_eq!(post(), 4);
+    }
+
+    #[test]
+    fn requests_are_served_while_many_entries_are_counted() {
+        const ENTRIES: u64 = 20_000;
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
+        let session = Rc::new(region.unwrap().session().unwrap());
+        let outbox = Outbox::open(Rc::clone(&session), OutboxLimits::default(), Arc::default());
+        let outbox = outbox.unwrap();
+        for first in (0..ENTRIES).step_by(500) {
+            let put = session.transact(|txn| -> Result<()> {
+                for number in first..first + 500 {
+                    let key = [number % 2, number].map(u64::to_be_bytes).concat();
+                    let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
+                    txn.put_with_metadata(outbox.entries, &key, b"entry", metadata)?;
+                }
+                Ok(())
+            });
+            put.unwrap();
         }
-        let target = target_of("http://nf.example:8080/x");
-        assert_eq!(target, target_of("http://nf.example:8080/y?z"));
-        for other in ["https://nf.example:8080/x", "http://nf.example/x"] {
-            assert_ne!(target, target_of(other));
-        }
+        let (requests, is_over) = (Rc::<Cell<u64>>::default(), Rc::<Cell<bool>>::default());
+        let (counted, over) = (Rc::clone(&requests), Rc::clone(&is_over));
+        let executor = Executor::new(&ExecutorConfig::default()).unwrap();
+        let (load, during) = executor.run(async move {
+            drop(spawn(TaskClass::Request, "requests", async move {
+                while !over.get() {
+                    counted.set(counted.get() + 1);
+                    yield_now().await;
+                }
+            }));
+            let loading = spawn(TaskClass::Background, "load", async move {
+                let before = requests.get();
+                outbox.load().await.unwrap();
+                is_over.set(true);
+                (outbox.load.take(), requests.get() - before)
+            });
+            loading.await.unwrap()
+        });
+        assert_eq!(load.bytes as u64, ENTRIES * 5);
+        assert!(load.targets.values().all(|one| one.entries as u64 == ENTRIES / 2), "{load:?}");
+        assert!(during > 0, "no request was served");
+    }
+
+    #[test]
+    fn a_cursor_reads_back() {
         let log = LogIdentity { region: [1, 2], incarnation: 3, origin: 0 };
         let cursor = NotifierCursor { log, position: 4, next: 5 };
         assert_eq!(NotifierCursor::decode(&cursor.encode()), Some(cursor));

@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use hyper::StatusCode;
-use nearstate_model::limits::TAG_NAME_BYTES_MAX;
+use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX};
 use nearstate_node::executor::{TaskClass, spawn, yield_now};
 use nearstate_store::{
-    PendingTagDeclaration, RetryPolicy, Session, TagSchema, TagState, Txn, Values, View,
+    PendingTagDeclaration, RetryPolicy, Session, Tag, TagSchema, TagState, Txn, Values, View,
 };
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ use crate::operation_context::OperationContext;
 use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
-use crate::repository::OperationRefusal;
+use crate::repository::{OperationRefusal, StorageNamespaces};
 use crate::request_path::{check_new_id, encode_segment};
 use crate::tags::is_reserved;
 
@@ -206,40 +206,59 @@ pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     Ok(document.reply(StatusCode::OK).validated(&validators))
 }
 
-/// The declaration of the indexes of a schema. The commit of the schema completes it. Unless it
-/// is committed, the tags that it has started are removed: also if the client resets the stream.
+/// The declaration of the indexes of a schema, for records and for timers. The commit of the schema
+/// completes it. Unless it is committed, the tags that it has started are removed: also if the
+/// client resets the stream.
 struct IndexDeclaration {
     session: Rc<Session>,
-    pending: Option<PendingTagDeclaration>,
+    pending: Vec<PendingTagDeclaration>,
 }
 
-impl IndexDeclaration {
-    /// Begins to declare what is not ready. A tag that is declared already keeps its form, which
-    /// affects the duration of searches only.
-    fn begin(context: &OperationContext<'_>, tags: &[SchemaTag]) -> Result<Self, Problem> {
-        let (session, namespace) =
-            (Rc::clone(&context.repository.session), context.storage.records);
-        let known = session.tags(namespace)?;
-        let known = |name: &str| known.iter().find(|known| known.name == name);
-        let wanted = tags.iter().filter_map(|tag| tag.index.clone());
-        // Another request may be busy with a tag, and may be refused: it is declared by both.
-        let wanted = wanted.filter_map(|index| match known(&index.name) {
+/// What a schema indexes and is not ready in a namespace. A tag that is declared already keeps its
+/// form, which affects the duration of searches only.
+fn missing_indexes(tags: &[SchemaTag], known: &[Tag]) -> Vec<TagSchema> {
+    let wanted = tags.iter().filter_map(|tag| tag.index.clone());
+    // Another request may be busy with a tag, and may be refused: it is declared by both.
+    let missing =
+        wanted.filter_map(|index| match known.iter().find(|known| known.name == index.name) {
             None => Some(index),
             Some(known) if known.state == TagState::Ready => None,
             Some(known) => Some(TagSchema::from(known.clone())),
         });
-        let wanted: Vec<TagSchema> = wanted.collect();
-        let mut pending = None;
-        if !wanted.is_empty() {
-            let retries = RetryPolicy::default();
-            pending = Some(session.begin_tag_declaration(namespace, &wanted, retries)?.held());
+    missing.collect()
+}
+
+impl IndexDeclaration {
+    /// Begins to declare what is not ready. Timers have two tags of their own: those of a schema
+    /// that do not fit are searched by reading all timers.
+    fn begin(context: &OperationContext<'_>, tags: &[SchemaTag]) -> Result<Self, Problem> {
+        let session = Rc::clone(&context.repository.session);
+        let mut all = Self { session, pending: Vec::new() };
+        let StorageNamespaces { records, timers, .. } = context.storage;
+        for namespace in [records, timers] {
+            let known = all.session.tags(namespace)?;
+            let mut wanted = missing_indexes(tags, &known);
+            if namespace == timers {
+                let is_new = |tag: &TagSchema| known.iter().all(|known| known.name != tag.name);
+                let mut room = TAGS_DECLARED_MAX.saturating_sub(known.len());
+                wanted.retain(|tag| {
+                    let fits = !is_new(tag) || room > 0;
+                    room -= usize::from(fits && is_new(tag));
+                    fits
+                });
+            }
+            if !wanted.is_empty() {
+                let retries = RetryPolicy::default();
+                let pending = all.session.begin_tag_declaration(namespace, &wanted, retries)?;
+                all.pending.push(pending.held());
+            }
         }
-        Ok(Self { session, pending })
+        Ok(all)
     }
 
     /// Indexes the records, in parts between which other requests are served.
     async fn run(&mut self) -> Result<(), Problem> {
-        if let Some(pending) = &mut self.pending {
+        for pending in &mut self.pending {
             run_parts(&self.session, pending).await?;
         }
         Ok(())
@@ -248,31 +267,42 @@ impl IndexDeclaration {
     /// Completes the tags in the transaction that writes the schema. False: [`Self::run`] has more
     /// to do before.
     fn complete_in(&self, txn: &Txn<'_>) -> nearstate_model::Result<bool> {
-        let pending = self.pending.as_ref();
-        pending.map_or(Ok(true), |pending| self.session.complete_tags_in(txn, pending))
+        for pending in &self.pending {
+            if !self.session.complete_tags_in(txn, pending)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The schema is committed.
     fn end(mut self) -> Result<(), Problem> {
-        let pending = self.pending.take();
-        Ok(pending.map_or(Ok(()), |pending| self.session.end_tag_declaration(pending))?)
+        for pending in std::mem::take(&mut self.pending) {
+            self.session.end_tag_declaration(pending)?;
+        }
+        Ok(())
     }
 
     /// The schema is refused.
     async fn withdraw(mut self) {
-        if let Some(pending) = &mut self.pending {
+        for pending in &mut self.pending {
             withdraw(&self.session, pending).await;
         }
-        self.pending = None;
+        self.pending.clear();
     }
 }
 
 impl Drop for IndexDeclaration {
     fn drop(&mut self) {
-        let Some(mut pending) = self.pending.take() else { return };
+        let pending = std::mem::take(&mut self.pending);
+        if pending.is_empty() {
+            return;
+        }
         let session = Rc::clone(&self.session);
         drop(spawn(TaskClass::Request, "nudsf-withdraw", async move {
-            withdraw(&session, &mut pending).await;
+            for mut one in pending {
+                withdraw(&session, &mut one).await;
+            }
         }));
     }
 }

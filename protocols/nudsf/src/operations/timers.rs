@@ -19,7 +19,7 @@ use crate::reply::Reply;
 use crate::reply_body::SearchMemory;
 use crate::repository::OperationRefusal;
 use crate::request_path::check_new_id;
-use crate::timer::{DUE_TAG, EXPIRED, EXPIRED_TAG, Timer};
+use crate::timer::{DEFERRED, DUE_TAG, EXPIRED, EXPIRED_TAG, Timer, is_expired_tag};
 
 fn no_timer(id: &str) -> Problem {
     Problem::not_found("TIMER_NOT_FOUND", format!("the timer {id:?} does not exist"))
@@ -51,7 +51,7 @@ fn filter(context: &OperationContext<'_>, selected: Expired) -> Result<Option<Se
     let notified = compare(Op::Eq, EXPIRED_TAG, EXPIRED);
     let due = compare(Op::Lte, DUE_TAG, &context.now_ms.to_be_bytes());
     let expired = match selected {
-        Expired::Due => Search::Or(vec![notified, due]),
+        Expired::Due => Search::Or(vec![notified, due, compare(Op::Eq, EXPIRED_TAG, DEFERRED)]),
         Expired::Notified => notified,
     };
     Ok(Some(match filter {
@@ -181,7 +181,7 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
         refuse_failed_test(&failed)?;
         context.check_reply(&patched(&failed))?;
         if value != old {
-            let is_expired = view.tags().any(|(name, _)| name == EXPIRED_TAG);
+            let is_expired = view.tags().any(is_expired_tag);
             let is_same = value.get("expires") == old.get("expires");
             let timer = Timer::parse(value, id)?;
             check_json_bytes(timer.text())?;

@@ -325,6 +325,49 @@ fn after_a_promotion_what_the_new_owner_has_is_notified_and_what_was_not_read_is
 }
 
 #[test]
+fn after_a_promotion_changes_of_a_record_follow_those_that_were_due_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let [old_path, new_path] = ["old", "new"].map(|name| folder.path().join(name));
+    // Each version is refused once, and the first one while the old owner is there.
+    let (is_new, refused) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<String>>>::default());
+    let promoted = Arc::clone(&is_new);
+    let target = scripted(move |one| {
+        let mut refused = refused.lock().unwrap();
+        if !promoted.load(Ordering::SeqCst) {
+            return Some(503);
+        }
+        let is_first = one.body.contains("one") && !refused.contains(&one.body);
+        refused.push(one.body.clone());
+        Some(if is_first { 503 } else { 204 })
+    });
+    let node = node_at(&old_path, TestNodeOptions::default());
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    client.put_record("r", "{}", &[("b", "one")]).is(201, "");
+    until("it is refused", || node.retries() > 0);
+    drop((client, node));
+    let old = region_at(&old_path);
+    for (_, namespace) in old.namespaces().unwrap() {
+        old.stream(namespace, WhenFull::Refuse).unwrap();
+    }
+    let copy = region_at(&new_path);
+    // What the copy creates has other numbers than in the region of the owner.
+    copy.namespace("own", &Schema::default()).unwrap();
+    follow(&old, &copy);
+    let numbers = [&old, &copy].map(|one| one.known_namespace("ue").unwrap().unwrap().number());
+    assert_ne!(numbers[0], numbers[1]);
+    copy.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    let node = node_at(&new_path, TestNodeOptions::default());
+    let mut client = node.client();
+    client.put_record("r", "{}", &[("b", "two")]).is(204, "");
+    until("both are due", || node.notified("data_change", "due") > 0);
+    is_new.store(true, Ordering::SeqCst);
+    let received = target.wait_for(2);
+    assert!(received[0].body.contains("one"), "{received:?}");
+    assert!(received[1].body.contains("two"), "{received:?}");
+}
+
+#[test]
 fn a_new_subscription_is_not_told_what_was_before_it_by_a_later_node() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");

@@ -2,11 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Read as _;
+use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nearstate_nudsf::{NrfClient, NrfEvent, NrfProfile, NrfSettings, StorageSpec};
+use nearstate_store::lease_clock;
 use serde_json::{Value, json};
 
 use crate::scripted_server::ScriptedServer;
@@ -95,11 +98,41 @@ fn req13_the_node_registers_as_udsf_sends_heart_beats_and_removes_its_registrati
 
 #[test]
 fn req13_an_nrf_that_is_away_delays_neither_start_nor_end() {
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let free = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
     let (client, events) = register(format!("http://{address}"));
     assert!(matches!(next(&events), NrfEvent::Failed(_)));
+    drop(client);
+    assert!(events.try_iter().all(|event| matches!(event, NrfEvent::Failed(_))));
+}
+
+/// Waits for a connection, which must come.
+fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let begun = lease_clock();
+    loop {
+        if let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(false).unwrap();
+            return stream;
+        }
+        assert!(lease_clock().saturating_sub(begun) < Duration::from_secs(120), "no connection");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn req13_a_request_that_the_nrf_does_not_answer_is_cancelled_at_the_end() {
+    let nrf = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (client, events) = register(format!("http://{}", nrf.local_addr().unwrap()));
+    let mut registers = accept(&nrf);
+    client.begin_stop();
+    // It may have registered. The connection ends, and nothing has failed before that.
+    let removes = accept(&nrf);
+    assert_eq!(events.try_recv().ok(), None, "no time limit has passed");
+    registers.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    registers.read_to_end(&mut Vec::new()).unwrap();
+    drop(removes);
     drop(client);
     assert!(events.try_iter().all(|event| matches!(event, NrfEvent::Failed(_))));
 }

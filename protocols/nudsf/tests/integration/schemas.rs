@@ -87,6 +87,50 @@ fn dr19_put_creates_replaces_and_validates_a_schema() {
 }
 
 #[test]
+fn dr19_a_schema_indexes_timers_too_as_far_as_there_is_room() {
+    const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
+    let node = node();
+    let mut client = node.client();
+    let mut put = |id: &str, supi: &str| {
+        let tags = json!({"supi": [supi], "amf": ["a1"]});
+        let timer = json!({"expires": "2999-01-01T00:00:00Z", "metaTags": tags});
+        client.send("PUT", &format!("{TIMERS}/{id}"), &[JSON], timer.to_string()).is(201, "");
+    };
+    put("before", "1");
+    let text = schema().to_string();
+    node.client().send("PUT", "/meta-schemas/s", &[JSON], &text).is(201, "");
+    // What is unique among records is not among timers.
+    put("after", "1");
+    put("other", "2");
+    let session = node.session();
+    let timers = session.known_namespace("ue:timers").unwrap().unwrap();
+    let tags = session.tags(timers).unwrap();
+    let is_ready = |name: &str| {
+        let found = tags.iter().find(|tag| tag.name == name);
+        found.is_some_and(|tag| tag.state == TagState::Ready && !tag.is_unique)
+    };
+    assert_eq!(["supi", "amf", "other"].map(is_ready), [true, true, false], "{tags:?}");
+    let mut client = node.client();
+    let filter = encode(r#"{"op":"EQ","tag":"supi","value":"1"}"#);
+    let deleted = client.send("DELETE", &format!("{TIMERS}?filter={filter}"), &[], "");
+    let ids = deleted.is(200, "").json()["timerIds"].as_array().unwrap().len();
+    assert_eq!(ids, 2);
+    client.get(&format!("{TIMERS}/other")).is(200, "");
+    // A namespace has 32 indexes, two of timers are their own.
+    let many: Vec<_> = (0..28)
+        .map(|number| json!({"tagName": format!("t{number:02}"), "keyType": "SEARCH_KEY"}))
+        .collect();
+    let many = json!({"schemaId": "many", "metaTags": many}).to_string();
+    client.send("PUT", "/meta-schemas/many", &[JSON], many).is(201, "");
+    let last = json!({"schemaId": "last", "metaTags": [{"tagName": "u", "keyType": "SEARCH_KEY"}]});
+    client.send("PUT", "/meta-schemas/last", &[JSON], last.to_string()).is(201, "");
+    let records = session.known_namespace("ue").unwrap().unwrap();
+    assert!(tag_names(&session, records).contains(&"u".to_owned()));
+    let of_timers = tag_names(&session, timers);
+    assert!(of_timers.len() == 32 && !of_timers.contains(&"u".to_owned()), "{of_timers:?}");
+}
+
+#[test]
 fn dr19_a_schema_that_is_refused_declares_no_index() {
     let node = node();
     let mut client = node.client();

@@ -4,14 +4,16 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_nudsf::NotifySettings;
-use nearstate_nudsf::limits::LIST_BYTES_MAX;
+use nearstate_nudsf::limits::{LIST_BYTES_MAX, OutboxLimits};
 use nearstate_store::{CreateOptions, Metadata, Region, Schema, TagSchema, WhenFull};
 use serde_json::{Value, json};
 
 use crate::fixture::{JSON, PATCH, TestClient, TestNodeOptions, encode, node, node_at, node_of};
-use crate::receiver::{distinct, receiver};
+use crate::receiver::{distinct, receiver, scripted};
 
 const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
 const PAST: &str = "2020-01-01T00:00:00Z";
@@ -288,6 +290,34 @@ fn req_a_timer_that_cannot_expire_does_not_stop_the_others() {
 }
 
 #[test]
+fn req_records_whose_time_is_none_do_not_stop_timers() {
+    let (node, target) = (node(), receiver());
+    let session = node.session();
+    let timers = session.known_namespace("ue:timers").unwrap().unwrap();
+    // As a RESP client can: times that are too short, and a second one that is far away.
+    let far = u64::MAX.to_be_bytes();
+    session
+        .transact(|txn| -> nearstate_store::Result<()> {
+            for number in 0..64_u8 {
+                let tags: &[(&str, &[u8])] = match number % 3 {
+                    0 => &[("\u{1}due", b"")],
+                    1 => &[("\u{1}due", &[0; 7])],
+                    _ => &[("\u{1}due", &[0; 9]), ("\u{1}due", &far)],
+                };
+                let metadata = Metadata { tags, expires_ms: 0 };
+                txn.put_with_metadata(timers, &[b'f', number], b"", metadata)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    let mut client = node.client();
+    let good = json!({"expires": PAST, "callbackReference": target.uri("/t")});
+    put(&mut client, "good", &good, 201);
+    target.wait_for(1);
+    assert!(session.get(timers, &[b'f', 0]).unwrap().is_none(), "it is no timer");
+}
+
+#[test]
 fn req_timers_that_no_commit_can_change_together_are_notified_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
@@ -345,6 +375,53 @@ fn req_timers_that_have_missed_many_repetitions_do_not_delay_others() {
     target.wait_for(1);
     let due = node.notified("timer_expiry", "due");
     assert!(due < 64 * 4096, "{due}: the others have not delivered all of theirs before");
+}
+
+#[test]
+fn req_timers_wait_for_room_in_the_outbox_and_are_all_notified() {
+    const TIMERS_DUE: usize = 100;
+    let folder = tempfile::tempdir().unwrap();
+    let (notify, held) = held_lock(&folder);
+    let limits = OutboxLimits { target_entries: 8, ..OutboxLimits::default() };
+    let notify = NotifySettings { limits, ..notify };
+    let node = node_of(TestNodeOptions { notify, ..TestNodeOptions::default() });
+    let is_open = Arc::<AtomicBool>::default();
+    let open = Arc::clone(&is_open);
+    let target = scripted(move |_| Some(if open.load(Ordering::SeqCst) { 204 } else { 503 }));
+    let mut client = node.client();
+    for number in 0..TIMERS_DUE {
+        let uri = target.uri(&format!("/t{number}"));
+        put(
+            &mut client,
+            &format!("t{number}"),
+            &json!({"expires": PAST, "callbackReference": uri}),
+            201,
+        );
+    }
+    let waiting = json!({"expires": PAST, "callbackReference": target.uri("/again"),
+        "periodicRepetition": 1, "repetitionCount": 20});
+    put(&mut client, "again", &waiting, 201);
+    drop(held);
+    while node.notified("timer_expiry", "due") < 8 {}
+    // The time of each has passed, in the outbox or not.
+    let expired = client.get(&format!("{TIMERS}?expired-filter")).is(200, "").json();
+    assert_eq!(ids(&expired).len(), TIMERS_DUE + 1);
+    is_open.store(true, Ordering::SeqCst);
+    let count = |all: &[crate::receiver::Received], path: &str| {
+        all.iter().filter(|one| one.path == path).count()
+    };
+    let arrived = target.wait(|all| {
+        all.iter().map(|one| &one.path).collect::<BTreeSet<_>>().len() == TIMERS_DUE + 1
+            && count(all, "/again") >= 21
+    });
+    assert_eq!(arrived.len(), TIMERS_DUE + 21, "once each");
+    let counts = ["due", "dropped"].map(|result| node.notified("timer_expiry", result));
+    assert_eq!(counts, [TIMERS_DUE as u64 + 21, 0]);
+    // An expired timer that has waited is like any other.
+    let expired = client.get(&format!("{TIMERS}?expired-filter")).is(200, "").json();
+    assert_eq!(ids(&expired).len(), TIMERS_DUE + 1);
+    client.send("DELETE", &format!("{TIMERS}?expired-filter"), &[], "").is(200, "");
+    client.get(TIMERS).is(204, "");
 }
 
 #[test]

@@ -25,6 +25,7 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("nudsf-put-record", 1000, put_record),
     ("nudsf-put-timer", 1000, put_timer),
     ("nudsf-fire-timer", 1000, fire_timer),
+    ("nudsf-notify-timer", 1000, notify_timer),
 ];
 
 const RECORDS: &str = "/nudsf-dr/v1/Realm01/Storage01/records";
@@ -270,6 +271,15 @@ fn put_timer(times: u64) -> MeasuredResult {
 /// PUT of a timer that is due, its expiry and its deletion.
 fn fire_timer(times: u64) -> MeasuredResult {
     let body = r#"{"expires":"2020-01-01T00:00:00Z","deleteAfter":0}"#;
+    let request = |number| (format!("{TIMERS}/due{number}"), body.to_owned());
+    SocketlessNode::new()?.count(("PUT", JSON), (times, Duration::from_millis(30)), request)
+}
+
+/// The same, with a callback: the notification goes to the outbox. It stays there, because a node
+/// without authorities reaches no `https` target, so that no socket is used.
+fn notify_timer(times: u64) -> MeasuredResult {
+    let body = "{\"expires\":\"2020-01-01T00:00:00Z\",\"deleteAfter\":0,\"callbackReference\":\
+        \"https://amf.example:8443/callbacks/timers\"}";
     let request = |number| (format!("{TIMERS}/due{number}"), body.to_owned());
     SocketlessNode::new()?.count(("PUT", JSON), (times, Duration::from_millis(30)), request)
 }
