@@ -468,8 +468,7 @@ impl FollowerConnection<'_> {
             connection: &mut self.connection,
             membership,
         };
-        let (mut acknowledged, mut joined): (Option<u64>, Option<u64>) = (None, None);
-        let mut failed = None;
+        let (mut acknowledged, mut joined, mut failed) = (None, None, None);
         while !membership.is_some_and(|member| member.group.is_freezing()) {
             // Nothing of a view lower than the highest one seen is applied.
             if let Some(view) = applier.higher_view()? {
@@ -545,10 +544,7 @@ impl FollowerConnection<'_> {
             }
             std::thread::park_timeout(self.pace.look.min(self.pace.retry_min));
         }
-        match error {
-            Error::Full { .. } => Ended::Full(error),
-            other => other.into(),
-        }
+        if matches!(error, Error::Full { .. }) { Ended::Full(error) } else { error.into() }
     }
 
     /// The stamp that may be answered and was not, or 0.

@@ -25,7 +25,7 @@ impl SpinRecord {
     }
 
     /// True if the last poll was in vain.
-    pub(super) const fn is_in_vain(&self) -> bool {
+    pub(super) const fn is_in_vain(self) -> bool {
         self.vain > 0
     }
 
