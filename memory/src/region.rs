@@ -11,6 +11,7 @@ pub(crate) mod catalog_use;
 pub(crate) mod member_table;
 pub(crate) mod creation_lock;
 pub(crate) mod map;
+mod reopened_file;
 pub(crate) mod held_file;
 pub(crate) mod liveness;
 pub(crate) mod lock_page;

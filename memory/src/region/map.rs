@@ -18,6 +18,7 @@ use crate::numa_policy::{self, NumaPolicy, PagesByNode};
 use crate::region::held_file::HeldFile;
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
+use crate::region::reopened_file::{RegionFile, ReopenSource};
 use crate::system;
 
 /// Bytes of a base page.
@@ -541,53 +542,6 @@ fn hint(address: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
-}
-
-/// The region's file for one task.
-#[derive(Debug)]
-pub(crate) enum RegionFile<'m> {
-    /// The descriptor that the mapping keeps.
-    Held(&'m File),
-    /// A new descriptor.
-    Reopened(File),
-}
-
-impl RegionFile<'_> {
-    pub(crate) const fn file(&self) -> &File {
-        match self {
-            Self::Held(file) => file,
-            Self::Reopened(file) => file,
-        }
-    }
-}
-
-/// How to open the region's file again.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReopenSource<'m> {
-    path: &'m Path,
-    key: (u64, u64),
-    /// The number of a descriptor of this process.
-    descriptor: i32,
-}
-
-impl ReopenSource<'_> {
-    pub(crate) fn open(&self) -> Result<File> {
-        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
-        if let Ok(anew) = open(self.path)
-            && liveness::file_key(&anew)? == self.key
-        {
-            return Ok(anew);
-        }
-        let anew = open(Path::new(&format!("/proc/self/fd/{}", self.descriptor)));
-        anew.map_err(|error| Error::System {
-            detail: format!(
-                "{}: the region cannot be opened once more: is it still at its path, and are \
-                 there descriptors left (ulimit -n)?",
-                self.path.display()
-            ),
-            errno: error.raw_os_error().unwrap_or(0),
-        })
-    }
 }
 
 /// A mapping that is unmapped when it is dropped.

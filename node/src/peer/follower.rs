@@ -533,11 +533,9 @@ impl FollowerConnection<'_> {
         failed.map_or(Ok(()), |error| Err(self.grant_last(error)))
     }
 
-    /// Answers what was told before the entry that was not applied, once the driver allows it: the
-    /// host lives, and promises that to the owner.
+    /// Answers what was told before the entry that was not applied, once the driver allows it.
     fn grant_last(&mut self, error: Error) -> Ended {
-        let begin = Stopwatch::start();
-        let first = self.connection.first_stamp.unwrap_or(0);
+        let (begin, first) = (Stopwatch::start(), self.connection.first_stamp.unwrap_or(0));
         while self.connection.answered < first && begin.elapsed() < self.pace.retry_max {
             if let Err(ended) = self.answer_late() {
                 return ended;
@@ -565,9 +563,9 @@ impl FollowerConnection<'_> {
     }
 
     fn acknowledge(&mut self, position: u64, stamp: u64) -> std::result::Result<(), Ended> {
-        self.connection.acknowledged = self.connection.acknowledged.max(position);
+        let position = self.connection.acknowledged.max(position);
+        self.connection.acknowledged = position;
         self.connection.answered = self.connection.answered.max(stamp);
-        let position = self.connection.acknowledged;
         self.send(&Message::Acknowledge(Acknowledgement { position, stamp }))
     }
 }

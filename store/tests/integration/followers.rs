@@ -451,8 +451,8 @@ fn a_large_collection_that_is_replaced_is_sent_as_a_whole() {
     backup.check();
 }
 
-/// A limit that the copy has, from a time when it was the owner or from an operator, is none of what
-/// its source has committed. What the records take is counted all the same.
+/// A limit that the copy has, from a time when it was the owner or from an operator, is none of
+/// what its source has committed. What the records take is counted all the same.
 #[test]
 fn a_limit_of_the_copy_refuses_no_entry_of_its_source() {
     let (host, backup) = (Host::new(), Host::new());
