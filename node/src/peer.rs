@@ -18,7 +18,6 @@ pub(crate) mod group;
 pub(crate) mod kept;
 pub(crate) mod events;
 mod convert;
-mod spin_record;
 mod stream;
 mod client_tls;
 pub(crate) mod stopwatch;

@@ -19,7 +19,6 @@ use super::limits::{
     LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX, SPIN_MAX,
 };
 use super::served::{PeerShared, Served, lease_ns};
-use super::spin_record::SpinRecord;
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 
@@ -103,7 +102,7 @@ impl Shipment<'_> {
                 self.take_acknowledgements(session, feed, &mut pace)?;
                 // Behind the call that wakes what waits for the acknowledgement.
                 pace.active = Stopwatch::start();
-            } else if step != FeedStep::More && self.rest(session, &mut pace)? {
+            } else if step != FeedStep::More && self.rest(session, &pace)? {
                 continue;
             }
             if self.link.is_full() {
@@ -220,33 +219,20 @@ impl Shipment<'_> {
 
     /// Everything was sent, and nothing has arrived. Waits before the next look at the log; the
     /// longer that lasts, the longer. A message from the follower ends it: then this is true.
-    fn rest(&self, session: &Session, pace: &mut Pace) -> Shipped<bool> {
+    fn rest(&self, session: &Session, pace: &Pace) -> Shipped<bool> {
         let idle = pace.active.elapsed();
         if self.is_in_flight(pace) {
             let pause = (idle / 8).clamp(FLIGHT_SLEEP_MIN, LOOK_SLEEP_MAX);
             return Ok(self.link.stream.wait(pause)?);
         }
         // Nothing is outstanding, so only a load tells of something to do.
-        if idle < SPIN_MAX && pace.rest_spins.is_worth_it() {
-            let has_more = Self::spin(session, pace)?;
-            pace.rest_spins.note(has_more);
-            if has_more {
-                return Ok(false);
-            }
-        }
-        Ok(self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))?)
-    }
-
-    /// Looks at the log again and again, until [`SPIN_MAX`] has passed since something was sent or
-    /// received. True if more was committed.
-    fn spin(session: &Session, pace: &Pace) -> Result<bool> {
         while pace.active.elapsed() < SPIN_MAX {
             if session.log_tail_position()? > pace.read {
-                return Ok(true);
+                return Ok(false);
             }
             std::hint::spin_loop();
         }
-        Ok(false)
+        Ok(self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))?)
     }
 
     /// Sends what was written, and takes what has arrived. True if something has.
@@ -276,7 +262,7 @@ impl Shipment<'_> {
             if session.log_tail_position()? > pace.read {
                 return Ok(true);
             }
-            if pace.active.elapsed() < SPIN_MAX && !pace.rest_spins.is_in_vain() {
+            if pace.active.elapsed() < SPIN_MAX {
                 std::hint::spin_loop();
             } else if self.link.stream.wait_for_input(LOOK_SLEEP_MIN)? {
                 break;
@@ -409,7 +395,6 @@ struct Pace {
     gathering: Option<Stopwatch>,
     /// [`GATHER_MAX`].
     gather_max: Duration,
-    rest_spins: SpinRecord,
     beat: Stopwatch,
     /// The position of the last position message.
     told: Option<u64>,
@@ -441,7 +426,6 @@ impl Pace {
             awaited,
             gathering: None,
             gather_max: GATHER_MAX,
-            rest_spins: SpinRecord::default(),
             beat: now,
             told,
             stamp,
