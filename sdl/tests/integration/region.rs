@@ -104,8 +104,10 @@ fn a_namespace_that_is_removed_during_a_call_is_empty() {
     assert_eq!(sdl.get("ue", &[b"k"]).unwrap().len(), 1);
 }
 
-/// Rounds in which another thread removes the namespace as often as it can.
+/// Rounds in which another thread removes the namespace again and again.
 const ROUNDS: u32 = 5000;
+/// The pause between two removals.
+const PAUSE_SPINS: u32 = 2000;
 
 #[test]
 fn no_call_fails_because_its_namespace_is_removed() {
@@ -119,6 +121,8 @@ fn no_call_fails_because_its_namespace_is_removed() {
             let session = region.session().unwrap();
             while !is_over.load(std::sync::atomic::Ordering::Acquire) {
                 session.remove_empty_namespaces(1).unwrap();
+                // Some tens of microseconds: a creation and a write take less.
+                (0..PAUSE_SPINS).for_each(|_| std::hint::spin_loop());
             }
         });
         let calls = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
