@@ -35,7 +35,7 @@ impl fmt::Debug for RegionStorage {
 
 /// How often one write creates its namespace at most. Each time another process has removed it
 /// within some microseconds, while it was empty.
-const CREATIONS_MAX: u32 = 64;
+const CREATIONS_MAX: u32 = 16;
 
 /// From this number of cached namespaces on, removed ones are dropped.
 const KNOWN_MIN: usize = 1024;
@@ -89,14 +89,7 @@ impl RegionStorage {
         }
         // Mixed, so that clients of a node can store hashes and sets in it, too.
         let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
-        let mut tries = 1;
-        let namespace = loop {
-            match self.session.namespace(name, &schema) {
-                // Another process may remove it before its creation returns.
-                Err(Cause::BadArgument { .. }) if tries < CREATIONS_MAX => tries += 1,
-                done => break done?,
-            }
-        };
+        let namespace = self.session.namespace(name, &schema)?;
         self.remember(name, namespace);
         Ok(namespace)
     }
