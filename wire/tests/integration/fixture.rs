@@ -120,6 +120,7 @@ pub(crate) fn messages() -> Vec<Message<'static>> {
             floor: 16,
             answered: 17,
             is_leased: true,
+            clock_ms: 18,
         }),
         Message::Acknowledge(Acknowledgement { position: 8, stamp: 11 }),
         Message::Switch(SwitchMessage {

@@ -149,6 +149,7 @@ fn messages() -> Vec<Message<'static>> {
             floor: 3,
             answered: 7,
             is_leased: true,
+            clock_ms: 8,
         }),
         Message::Refusal(Refusal { reason: RefusalReason::Fork, text: "why" }),
         Message::Namespace(NamespaceMessage {
