@@ -94,8 +94,8 @@ impl Session {
     }
 
     /// Moves the clock of expiry towards that of this host, by at most so many milliseconds.
-    /// Returns how far it is ahead now. Called by the node of an owner: with a hundredth of the time
-    /// that has passed, a time to live is wrong by a hundredth at most.
+    /// Returns how far it is ahead now. Called by the node of an owner: with a hundredth of the
+    /// time that has passed, a time to live is wrong by a hundredth at most.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
