@@ -148,7 +148,7 @@ pub fn without_expiry<T>(body: impl FnOnce() -> T) -> T {
 /// True if this time, in milliseconds since 1970, has come. As exact as [`now_ms`], and as fast as
 /// [`now_ms_coarse`] unless the time is within one tick.
 #[inline]
-pub fn is_reached(time_ms: u64) -> bool {
+pub(crate) fn is_reached(time_ms: u64) -> bool {
     if EXPIRES_NOTHING.get() {
         return false;
     }

@@ -176,6 +176,7 @@ pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
     view_seen(map)?;
     is_fenced(map)?;
     lease(map)?;
+    map.clock_shift_ms()?;
     demotion_seal(map)?;
     owner_address(map).map(drop)
 }
@@ -193,6 +194,10 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
     if is_fenced(map).is_err() {
         store(map, FENCED, seal(1))?;
         damaged.push("the fence: writers of logged namespaces are refused until the node starts");
+    }
+    if map.clock_shift_ms().is_err() {
+        map.set_clock_shift_ms(0)?;
+        damaged.push("the clock of expiry: it is that of the host");
     }
     let bound = [view_seen, evicting, bound_boot, bound_file];
     if bound.iter().any(|word| word(map).is_err()) {

@@ -136,6 +136,9 @@ pub(crate) const LEASE_END: u64 = CLUSTER_PAGE + 0x140;
 pub(crate) const LEASE_BOOT: u64 = CLUSTER_PAGE + 0x148;
 /// Sealed: 1 while writers of logged namespaces are refused. 0 stands for 0.
 pub(crate) const FENCED: u64 = CLUSTER_PAGE + 0x180;
+/// How far the clock of expiry is ahead of that of the host, sealed (`region/expiry_clock.rs`). 0
+/// stands for 0.
+pub(crate) const EXPIRY_CLOCK: u64 = CLUSTER_PAGE + 0x240;
 /// The highest view that the host has seen, sealed. 0 stands for 0.
 pub(crate) const VIEW_SEEN: u64 = CLUSTER_PAGE + 0x300;
 /// Two places for the rules by which new namespaces are replicated: `namespace/rules.rs`.
@@ -178,6 +181,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | LEASE_END
             | LEASE_BOOT
             | FENCED
+            | EXPIRY_CLOCK
             | VIEW_SEEN
     ) || at >= CLUSTER_ID && at < CLUSTER_ID + 16
         || at >= LOG_BEGINS && at < LOG_BEGINS + 8 * LOG_BEGINS_MAX

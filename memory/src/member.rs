@@ -3,6 +3,7 @@
 
 pub(crate) mod operation;
 pub(crate) mod idle;
+mod expiry_clock;
 pub(crate) mod claim;
 pub(crate) mod locking;
 pub(crate) mod stalled;

@@ -10,6 +10,7 @@ pub(crate) mod key_seed;
 pub(crate) mod catalog_use;
 pub(crate) mod member_table;
 pub(crate) mod creation_lock;
+pub(crate) mod expiry_clock;
 pub(crate) mod map;
 mod reopened_file;
 pub(crate) mod held_file;

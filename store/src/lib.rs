@@ -41,6 +41,7 @@ mod scan;
 mod prefetch;
 mod read;
 mod log;
+mod expiry_clock;
 mod usage;
 mod session;
 mod index;
@@ -50,6 +51,7 @@ pub mod glob;
 
 pub use check::{CheckReport, check, check_with};
 pub use defragmentation::{Defragmentation, FreeWatch};
+pub use expiry_clock::{CLOCK_DIFFERENCE_MIN_MS, SourceClock};
 pub use feed::{
     AcknowledgedPlace, FeedItem, FeedSink, FeedStart, FeedStep, FollowedNamespace, FollowedRecord,
     LogFeed,

@@ -308,7 +308,7 @@ impl Session {
             let pin = self.member.pin()?;
             let cell = self.member.cell_at(at)?;
             let (value, meta) = split(cell, cell.value()?)?;
-            if meta.is_empty() || !is_past(meta)? {
+            if meta.is_empty() || !is_past(cell, meta)? {
                 each(View::new(pin, cell, value, namespace.kind))?;
             }
             Ok(())
@@ -439,7 +439,7 @@ impl Session {
             return Ok(false);
         }
         let (_, meta) = split(cell, cell.value()?)?;
-        let is_past = is_past(meta)?;
+        let is_past = is_past(cell, meta)?;
         let expires = !is_past && Meta::split(meta)?.1.expires_ms != 0;
         counts.expiring += u64::from(expires);
         Ok(is_past)

@@ -265,7 +265,7 @@ impl Txn<'_> {
             return Ok(Some(View::protected(cell, bytes, namespace.kind)));
         }
         let (value, meta) = split(cell, bytes)?;
-        let is_expired = is_past(meta)?;
+        let is_expired = is_past(cell, meta)?;
         Ok((!is_expired).then(|| View::protected(cell, value, namespace.kind)))
     }
 
@@ -349,7 +349,7 @@ impl Txn<'_> {
         let hash = set.session.hash(key);
         let (index, stored) = set.read(namespace.index, hash, key)?;
         let is_gone = match stored {
-            Some((cell, bytes)) => is_past(split(cell, bytes)?.1)?,
+            Some((cell, bytes)) => is_past(cell, split(cell, bytes)?.1)?,
             None => false,
         };
         let entry = set.entry_at(index);
@@ -443,7 +443,7 @@ impl Txn<'_> {
         } else {
             let (index, stored) = set.read_ends_at(index, namespace.index, hash, key)?;
             let exists = match stored {
-                Some((cell, bytes)) => !is_past(split(cell, bytes)?.1)?,
+                Some((cell, bytes)) => !is_past(cell, split(cell, bytes)?.1)?,
                 None => false,
             };
             (index, exists)

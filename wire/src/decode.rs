@@ -78,6 +78,7 @@ impl<'a> PayloadReader<'a> {
                     1 => true,
                     other => return Err(unknown("lease", other.into())),
                 },
+                clock_ms: self.u64("a time")?,
             }),
             FrameKind::Switch => Message::Switch(self.switch()?),
             FrameKind::Acknowledge => Message::Acknowledge(Acknowledgement {

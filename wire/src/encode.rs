@@ -81,6 +81,7 @@ pub(crate) fn encode(message: &Message<'_>, out: &mut impl Output) -> Result<(),
             put_u64(position.floor, out);
             put_u64(position.answered, out);
             put_u8(position.is_leased.into(), out);
+            put_u64(position.clock_ms, out);
             Ok(())
         }
         Message::Acknowledge(acknowledgement) => {

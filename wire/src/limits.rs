@@ -7,7 +7,7 @@ use nearstate_model::limits::{
 };
 
 /// The format of the protocol. A change of the bytes is another format.
-pub const FORMAT: u16 = 3;
+pub const FORMAT: u16 = 4;
 
 /// Bytes of the header of a frame.
 pub const HEADER_BYTES: usize = 24;

@@ -302,6 +302,8 @@ pub struct PositionMessage {
     pub answered: u64,
     /// True if the source has a lease.
     pub is_leased: bool,
+    /// The source's clock of expiry when the message was written, in milliseconds since 1970.
+    pub clock_ms: u64,
 }
 
 /// The log that the follower has of an old owner ends. It has everything of it that the group has

@@ -310,6 +310,16 @@ impl<'m> Cell<'m> {
         Ok(self.map.word(SUPER_SEED)?.load(Ordering::Relaxed))
     }
 
+    /// True if this time has come, in milliseconds of the clock by which the records of the cell's
+    /// region expire.
+    ///
+    /// # Errors
+    /// The word of that clock is damaged.
+    #[inline]
+    pub fn is_past(&self, time_ms: u64) -> Result<bool, Corruption> {
+        self.map.is_past(time_ms)
+    }
+
     /// The version of the record.
     #[inline]
     pub const fn version(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! What a follower does with the messages of its source: each is applied before it is acknowledged.
 
 use nearstate_model::Result;
-use nearstate_store::{FollowPosition, FollowState, Follower, Session};
+use nearstate_store::{FollowPosition, FollowState, Follower, Session, SourceClock};
 use nearstate_wire::{Message, PositionMessage, ReceivedMessage, Refusal};
 
 use super::convert::{absent_of, identity_of, namespace_of, record_of, records_of};
@@ -30,6 +30,8 @@ pub(super) struct ConnectionProgress {
     /// The last acknowledgement.
     pub(super) acknowledged: u64,
     pub(super) answered: u64,
+    /// What the source's clock of expiry tells.
+    pub(super) clock: SourceClock,
 }
 
 /// What follows from a message.
@@ -162,6 +164,7 @@ impl Applier<'_, '_, '_> {
         if message.position != 0 && self.is_scattered() {
             return Ok(AppliedMessage::Scattered);
         }
+        self.session.follow_clock(&mut self.connection.clock, message.clock_ms)?;
         self.progress.tail = message.tail;
         self.progress.position = self.progress.position.max(message.position);
         if !self.progress.is_joining
@@ -187,7 +190,7 @@ impl Applier<'_, '_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use nearstate_store::{CreateOptions, Region};
+    use nearstate_store::{CreateOptions, Region, now_ms};
     use nearstate_wire::{AbsentMessage, NamespaceKind, NamespaceMessage};
 
     use super::*;
@@ -228,11 +231,13 @@ mod tests {
             floor: 0,
             answered: 0,
             is_leased: false,
+            clock_ms: now_ms() + 60_000,
         };
         applier.apply_content(namespace).unwrap();
         applier.apply_content(Message::Joined { position: 5, check: 5 }).unwrap();
         let up_to = applier.apply_content(Message::Position(told)).unwrap();
         assert!(matches!(up_to, AppliedMessage::UpTo(9)), "a full copy");
+        assert!(session.clock_shift_ms().unwrap() > 50_000, "it has the clock of its source");
         applier.apply_content(absent()).unwrap();
         assert_eq!(applier.follower.state(), FollowState::Extending);
         assert!(matches!(

@@ -294,6 +294,7 @@ impl Shipment<'_> {
             },
             answered: self.counted_answer(pace),
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
+            clock_ms: session.now_ms()?,
         }))
     }
 

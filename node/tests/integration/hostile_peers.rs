@@ -340,6 +340,7 @@ fn a_member_that_answers_what_was_not_sent_counts_for_nothing() {
         floor: 1 << 40,
         answered: 0,
         is_leased: true,
+        clock_ms: 0,
     };
     let lies = [
         (

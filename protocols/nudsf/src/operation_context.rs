@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use nearstate_model::Error;
-use nearstate_store::{Namespace, OwnerLease, Receipt, ReplicationPolicy, Txn, now_ms};
+use nearstate_store::{Namespace, OwnerLease, Receipt, ReplicationPolicy, Txn};
 use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
@@ -84,7 +84,7 @@ impl<'r> OperationContext<'r> {
             origin,
             body,
             gets_previous: path.query.flag("get-previous")?,
-            now_ms: now_ms(),
+            now_ms: repository.session.now_ms()?,
             state,
             json_memory: SearchMemory::new(state),
             has_committed: Cell::new(false),

@@ -25,26 +25,27 @@ impl ExpiryUnit {
         }
     }
 
-    /// Expiration time in Unix milliseconds, from a positive number.
+    /// Expiration time in Unix milliseconds, from a positive number. `now_ms`: by the clock of the
+    /// region ([`Session::now_ms`](nearstate_store::Session::now_ms)).
     ///
     /// # Errors
     /// `ERR value is not an integer ..` or `ERR invalid expire time in '{name}' command`.
-    pub fn end(self, number: &[u8], name: &str) -> Result<u64, ErrorReply> {
+    pub fn end(self, number: &[u8], name: &str, now_ms: u64) -> Result<u64, ErrorReply> {
         let number = integer(number).ok_or(ErrorReply::NOT_INTEGER)?;
         if number <= 0 {
             return Err(ErrorReply::expire_time(name));
         }
-        self.end_of(number)
+        self.end_of(number, now_ms)
             .and_then(|ms| u64::try_from(ms).ok())
             .ok_or(ErrorReply::expire_time(name))
     }
 
     /// Expiration time in Unix milliseconds, possibly in the past; `None` if it exceeds 64 bits.
-    pub fn end_of(self, number: i64) -> Option<i64> {
+    pub fn end_of(self, number: i64, now_ms: u64) -> Option<i64> {
         let ms = if self.is_seconds { number.checked_mul(1000)? } else { number };
         if self.is_absolute {
             return Some(ms);
         }
-        ms.checked_add(i64::try_from(nearstate_store::now_ms()).ok()?)
+        ms.checked_add(i64::try_from(now_ms).ok()?)
     }
 }

@@ -26,6 +26,10 @@ use crate::server::RespServer;
 /// a timer is needed. `MEMORY PURGE` wakes the task.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How far the clock of expiry moves towards that of the host in each interval: a hundredth of it,
+/// so that no time to live is wrong by more.
+const CLOCK_STEP_MS: u64 = LOOK_INTERVAL.as_secs() * 1000 / 100;
+
 /// The percentage of free memory in partly used chunks from which records are moved. Below it a
 /// move would free less than it copies.
 const FREE_SHARE_MIN: u64 = 50;
@@ -59,7 +63,16 @@ pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Cl
         // commands of clients.
         let _ = upkeep.look(is_purge).await;
         let _ = soft_limits.look(&session, server.settings.on_soft_limit);
+        let _ = keep_clock(&session);
     }
+}
+
+/// Moves the clock of expiry of an owner that was a copy towards that of its host.
+fn keep_clock(session: &Session) -> Result<()> {
+    if session.following()?.is_none() {
+        session.approach_host_clock(CLOCK_STEP_MS)?;
+    }
+    Ok(())
 }
 
 /// Waits until a look is due. True: it is for `MEMORY PURGE`.

@@ -71,6 +71,14 @@ impl KeyedRecords {
         self.hits_and_misses.each_ref().map(Cell::take)
     }
 
+    /// Milliseconds since 1970 by the clock by which records expire.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn now_ms(&self) -> Result<u64, Error> {
+        self.session.now_ms()
+    }
+
     /// The session.
     pub fn session(&self) -> &Rc<Session> {
         &self.session

@@ -160,14 +160,22 @@ pub(crate) fn split<'a>(
     Ok((value, bytes.get(value.len()..).unwrap_or_default()))
 }
 
-/// True if a record with this metadata has expired.
+/// True if a record with this metadata has expired, by the clock of the region of its cell.
 #[inline]
-pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
-    if meta.is_empty() {
-        return Ok(false);
+pub(crate) fn is_past(cell: Cell<'_>, meta: &[u8]) -> Result<bool> {
+    match expires_of(meta)? {
+        0 => Ok(false),
+        expires_ms => Ok(cell.is_past(expires_ms)?),
     }
-    let (_, meta) = Meta::split(meta)?;
-    Ok(meta.expires_ms != 0 && nearstate_memory::is_reached(meta.expires_ms))
+}
+
+/// The expiry time in metadata; 0 if there is none.
+#[inline]
+pub(crate) fn expires_of(meta: &[u8]) -> Result<u64> {
+    if meta.is_empty() {
+        return Ok(0);
+    }
+    Ok(Meta::split(meta)?.1.expires_ms)
 }
 
 /// True if a record has expired.
@@ -176,7 +184,7 @@ pub(crate) fn is_past_cell(cell: Cell<'_>) -> Result<bool> {
     if !cell.has_meta() {
         return Ok(false);
     }
-    is_past(split(cell, cell.value()?)?.1)
+    is_past(cell, split(cell, cell.value()?)?.1)
 }
 
 /// Appends the metadata behind a value: the tags in order and without duplicates. Cost: one pass;

@@ -82,7 +82,7 @@ impl<'s> View<'s> {
     #[cold]
     pub(crate) fn current_value(cell: Cell<'s>, value: &'s [u8]) -> Result<Option<&'s [u8]>> {
         let (value, meta) = split(cell, value)?;
-        Ok(if is_past(meta)? { None } else { Some(value) })
+        Ok(if is_past(cell, meta)? { None } else { Some(value) })
     }
 
     /// A record that a pin of the reader protects, which outlives the view: that of a transaction,

@@ -135,8 +135,8 @@ impl Session {
     /// even if several processes collect. Reads never return an expired record; the collection
     /// frees memory and sends events. Call it periodically, in any process.
     ///
-    /// Time is that of the machine's clock ([`now_ms_coarse`](crate::now_ms_coarse)). If the clock
-    /// is set back, expired records that were not collected are visible again.
+    /// Time is that of the region's clock ([`Session::now_ms_coarse`]). If the clock of the host is
+    /// set back, expired records that were not collected are visible again.
     ///
     /// Complexity: a transaction for each expired record, and one for each record whose expiry was
     /// postponed, or that was deleted: its entry is moved or removed, and counts towards `limit`.
@@ -288,7 +288,7 @@ impl Session {
         after: &[u8],
         limit: usize,
     ) -> Result<Vec<ExpiryEntry>> {
-        let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
+        let now = self.member.expiry_now_ms_coarse()?.saturating_add(1).to_be_bytes();
         self.entries_in((tree, cursor), (Bound::Excluded(after), Bound::Excluded(&now[..])), limit)
     }
 
@@ -324,8 +324,8 @@ impl Session {
             let (_, meta) = split(cell, bytes)?;
             let expires = expires_ms(meta);
             // A follower that applies an entry judges no expiry, and would move it to where it is.
-            let is_due = expires != 0 && expires <= nearstate_memory::now_ms_coarse();
-            if is_past(meta)? || is_left && is_due {
+            let is_due = expires != 0 && expires <= self.member.expiry_now_ms_coarse()?;
+            if is_past(cell, meta)? || is_left && is_due {
                 if is_left {
                     return Ok(Handled::Left);
                 }

@@ -114,7 +114,7 @@ impl Session {
         self.member.check_namespace(namespace.index)?;
         let Some((cell, bytes)) = found else { return Ok(false) };
         let (_, meta) = split(cell, bytes)?;
-        Ok(is_past(meta)? && values(meta, tag).any(|found| found == value))
+        Ok(is_past(cell, meta)? && values(meta, tag).any(|found| found == value))
     }
 
     /// Calls `each` with every record that has one of these values of a tag, in the order of the

@@ -447,11 +447,9 @@ impl<'s> WriteSet<'s> {
     fn evict(&mut self, table: u32, holder: &[u8], scratch: &mut IndexScratch) -> Result<bool> {
         let hash = self.session.hash(holder);
         let (index, stored) = self.read(table, hash, holder)?;
-        let meta = match stored {
-            Some((cell, bytes)) => split(cell, bytes)?.1,
-            None => return Ok(false),
-        };
-        if self.is_written(index) || !is_past(meta)? {
+        let Some((cell, bytes)) = stored else { return Ok(false) };
+        let (_, meta) = split(cell, bytes)?;
+        if self.is_written(index) || !is_past(cell, meta)? {
             return Ok(false);
         }
         self.delete(index);

@@ -10,7 +10,7 @@ use nearstate_model::{Result, invariant};
 
 use crate::record::Form;
 use crate::record::fields::{each_inline, is_block_name};
-use crate::record::meta::{Meta, Tags, is_past, split};
+use crate::record::meta::{Meta, Tags, expires_of, split};
 use crate::session::buffers::{BufferSpan, Buffers, ComposedWrites, TxnEntry, Write};
 use crate::txn::write_set::{Stored, WriteSet};
 use crate::watch::event::{Change, EventKind, TagValue, VERSION_AT};
@@ -97,7 +97,7 @@ impl<'s> WriteSet<'s> {
             before: &before,
             after: &[],
         };
-        let is_past = entry.is_expiry || is_past(meta)?;
+        let is_past = entry.is_expiry || self.session.has_passed(expires_of(meta)?)?;
         let is_there = version.is_some() && !is_past;
         if version.is_some() && is_past {
             // The first write that deletes or replaces it reports the expiry.

@@ -26,6 +26,7 @@ mod copied_file;
 mod counters;
 #[cfg(feature = "crash-points")]
 mod expired_records;
+mod expiry_clock;
 mod fixture;
 mod fenced_declarations;
 mod follow;

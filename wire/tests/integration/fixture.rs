@@ -59,6 +59,20 @@ pub(crate) fn record<'a>(key: &'a [u8], change: Change<'a>) -> Message<'a> {
 const PLACE: PartitionPlace =
     PartitionPlace { cluster_id: *b"fedcba9876543210", partition: 12, view: 13 };
 
+fn position() -> Message<'static> {
+    Message::Position(PositionMessage {
+        position: 8,
+        check: 9,
+        tail: 10,
+        stamp: 11,
+        replicated: 15,
+        floor: 16,
+        answered: 17,
+        is_leased: true,
+        clock_ms: 18,
+    })
+}
+
 /// One message of each kind, in the order of their numbers.
 pub(crate) fn messages() -> Vec<Message<'static>> {
     vec![
@@ -111,16 +125,7 @@ pub(crate) fn messages() -> Vec<Message<'static>> {
         Message::Absent(AbsentMessage { namespace: 5, version: 6, key: b"key" }),
         Message::Joined { position: 8, check: 9 },
         entry(changes()),
-        Message::Position(PositionMessage {
-            position: 8,
-            check: 9,
-            tail: 10,
-            stamp: 11,
-            replicated: 15,
-            floor: 16,
-            answered: 17,
-            is_leased: true,
-        }),
+        position(),
         Message::Acknowledge(Acknowledgement { position: 8, stamp: 11 }),
         Message::Switch(SwitchMessage {
             source_id: *b"0123456789abcdef",

@@ -166,6 +166,7 @@ impl Parts {
                 floor: first,
                 answered: second,
                 is_leased: self.flags & 1 != 0,
+                clock_ms: third,
             }),
             10 => self.switch(),
             _ => Message::Acknowledge(Acknowledgement { position: first, stamp: second }),

@@ -123,7 +123,7 @@ impl DueRecords {
         uri: &str,
     ) -> Result<bool> {
         let session = deliveries.outbox.session();
-        let due = self.read(session, source.namespace, now_ms())?;
+        let due = self.read(session, source.namespace, session.now_ms()?)?;
         if due.is_empty() {
             return Ok(self.begin_round(source.namespace));
         }
@@ -139,7 +139,7 @@ impl DueRecords {
             let mut taken = TakenRecords::default();
             let take = |txn: &Txn<'_>| {
                 let mut commit = DueCommit {
-                    now_ms: now_ms(),
+                    now_ms: session.now_ms()?,
                     repetitions,
                     outbox: &deliveries.outbox,
                     load: CommitLoad::default(),

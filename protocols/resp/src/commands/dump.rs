@@ -12,7 +12,7 @@ use crate::parse::Args;
 use crate::records::{ChangeError, RetainedMetadata, put_hash, put_set, put_string};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use nearstate_store::{Form, now_ms};
+use nearstate_store::Form;
 
 /// `DUMP key`
 pub(crate) fn dump(
@@ -117,7 +117,7 @@ pub(crate) fn restore(
     let ttl =
         u64::try_from(ttl).map_err(|_| ErrorReply::fixed("ERR Invalid TTL value, must be >= 0"))?;
     let head = DumpedHead::decode(arg(args, 3))?;
-    let now = now_ms();
+    let now = ctx.records.now_ms()?;
     let expires_ms = match (ttl, options.is_absolute) {
         (0, _) => 0,
         (ttl, true) => ttl,

@@ -8,7 +8,6 @@ use crate::parse::Args;
 use crate::records::RetainedMetadata;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use nearstate_store::now_ms;
 
 const AFTER_SECONDS: ExpiryUnit = ExpiryUnit { is_seconds: true, is_absolute: false };
 const AFTER_MS: ExpiryUnit = ExpiryUnit { is_seconds: false, is_absolute: false };
@@ -72,7 +71,8 @@ fn end(
 ) -> Result<bool, ErrorReply> {
     let given = ExpireCondition::read(args.from(3))?;
     let number = integer_or_refuse(arg(args, 2))?;
-    let new = unit.end_of(number).ok_or_else(|| ErrorReply::expire_time(name))?;
+    let now_ms = ctx.records.now_ms()?;
+    let new = unit.end_of(number, now_ms).ok_or_else(|| ErrorReply::expire_time(name))?;
     ctx.change(|change| {
         let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(false) };
         let Some(found) = change.read_at(resolved)? else { return Ok(false) };
@@ -81,7 +81,7 @@ fn end(
         }
         let mut kept = RetainedMetadata::of(&found);
         drop(found);
-        match u64::try_from(new).ok().filter(|new| *new > now_ms()) {
+        match u64::try_from(new).ok().filter(|new| *new > now_ms) {
             Some(new) => {
                 kept.expires_ms = new;
                 let tags = kept.tags();
@@ -177,17 +177,14 @@ const fn seconds(ms: u64) -> u64 {
     ms.saturating_add(500) / 1000
 }
 
-fn left(end: u64) -> u64 {
-    end.saturating_sub(now_ms())
-}
-
 /// `TTL key`
 pub(crate) fn ttl(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    reply_time(ctx, args, |end| seconds(left(end)), reply)
+    let now_ms = ctx.records.now_ms()?;
+    reply_time(ctx, args, |end| seconds(end.saturating_sub(now_ms)), reply)
 }
 
 /// `PTTL key`
@@ -196,7 +193,8 @@ pub(crate) fn pttl(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    reply_time(ctx, args, left, reply)
+    let now_ms = ctx.records.now_ms()?;
+    reply_time(ctx, args, |end| end.saturating_sub(now_ms), reply)
 }
 
 /// `EXPIRETIME key`

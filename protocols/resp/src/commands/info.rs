@@ -125,6 +125,10 @@ fn replication(ctx: &CommandContext<'_>, facts: &mut InfoText<'_>) {
     } else {
         facts.field("role", "master");
     }
+    // A damaged clock is reported by each read of a record that expires.
+    if let Ok(shift_ms) = session.clock_shift_ms() {
+        facts.field("clock_shift_ms", shift_ms);
+    }
     let replicas = ctx.server.replicas.list();
     facts.field("connected_slaves", replicas.len());
     for (number, replica) in replicas.iter().enumerate() {

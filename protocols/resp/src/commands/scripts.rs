@@ -11,7 +11,6 @@ use crate::records::{ChangeError, RecordRef, RetainedMetadata};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::script::Script;
-use nearstate_store::now_ms;
 
 const UNKNOWN: ErrorReply = ErrorReply::fixed(
     "ERR unsupported script: only the lock scripts of redis-py, ricsdl and sdlgo are supported. \
@@ -167,7 +166,11 @@ impl<'a> ScriptCall<'a> {
 
     fn validity(self, ctx: &CommandContext<'_>, key: &[u8]) -> Result<i64, ErrorReply> {
         let Some(found) = ctx.read(key)? else { return Ok(NO_LOCK) };
-        let answer = if found.string()? == self.token() { left_ms(&found) } else { NOT_MINE };
+        let answer = if found.string()? == self.token() {
+            left_ms(&found, ctx.records.now_ms()?)
+        } else {
+            NOT_MINE
+        };
         ctx.session().check_not_truncated()?;
         Ok(answer)
     }
@@ -183,7 +186,8 @@ impl<'a> ScriptCall<'a> {
         if found.string()? != self.token() {
             return Ok(0);
         }
-        let (left, kept) = (left_ms(&found), RetainedMetadata::of(&found));
+        let (left, kept) =
+            (left_ms(&found, change.records.now_ms()?), RetainedMetadata::of(&found));
         drop(found);
         let ms = || integer(arg(self.argv, 1)).ok_or(ErrorReply::NOT_INTEGER);
         match script {
@@ -202,10 +206,10 @@ impl<'a> ScriptCall<'a> {
 }
 
 /// `PTTL` of an existing record.
-fn left_ms(found: &RecordRef<'_>) -> i64 {
+fn left_ms(found: &RecordRef<'_>, now_ms: u64) -> i64 {
     match found.expires_ms() {
         0 => -1,
-        end => i64::try_from(end.saturating_sub(now_ms())).unwrap_or(i64::MAX),
+        end => i64::try_from(end.saturating_sub(now_ms)).unwrap_or(i64::MAX),
     }
 }
 
@@ -217,10 +221,12 @@ fn end_in(
     ms: Option<i64>,
 ) -> Result<(), ChangeError> {
     let unit = ExpiryUnit { is_seconds: false, is_absolute: false };
-    let end =
-        ms.and_then(|ms| unit.end_of(ms)).ok_or_else(|| ErrorReply::expire_time("pexpire"))?;
+    let now_ms = change.records.now_ms()?;
+    let end = ms
+        .and_then(|ms| unit.end_of(ms, now_ms))
+        .ok_or_else(|| ErrorReply::expire_time("pexpire"))?;
     match u64::try_from(end) {
-        Ok(end) if end > now_ms() => {
+        Ok(end) if end > now_ms => {
             kept.expires_ms = end;
             let resolved = change.resolved(key, 0)?;
             let tags = kept.tags();

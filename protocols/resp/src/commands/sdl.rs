@@ -84,7 +84,7 @@ fn set_if(
     when: ValueCondition<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let options = SetOptions::read(args.from(4))?;
+    let options = SetOptions::read(args.from(4), ctx.records)?;
     let (key, new) = (arg(args, 1), arg(args, 2));
     let begun = reply.mark();
     ctx.change(|change| {

@@ -7,11 +7,13 @@ use crate::expiry_options::ExpiryUnit;
 use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{ChangeError, RecordRef, ResolvedKey, RetainedMetadata, put_string, validate};
+use crate::records::{
+    ChangeError, KeyedRecords, RecordRef, ResolvedKey, RetainedMetadata, put_string, validate,
+};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_store::{Condition, Outcome, now_ms};
+use nearstate_store::{Condition, Error, Outcome};
 
 /// Redis' error for a string that is too long, with the limit of the region.
 const TOO_LONG: ErrorReply =
@@ -109,14 +111,15 @@ impl<'a> ExpiryOption<'a> {
     }
 
     /// Expiration time in Unix milliseconds.
-    fn end(self, name: &str) -> Result<Option<u64>, ErrorReply> {
-        self.0.map(|(unit, number)| unit.end(number, name)).transpose()
+    fn end(self, name: &str, records: &KeyedRecords) -> Result<Option<u64>, ErrorReply> {
+        let Some((unit, number)) = self.0 else { return Ok(None) };
+        unit.end(number, name, records.now_ms()?).map(Some)
     }
 }
 
 /// Whether a time has passed; 0 never passes.
-fn has_passed(expires_ms: u64) -> bool {
-    expires_ms != 0 && expires_ms <= now_ms()
+fn has_passed(expires_ms: u64, records: &KeyedRecords) -> Result<bool, Error> {
+    Ok(expires_ms != 0 && expires_ms <= records.now_ms()?)
 }
 
 /// Options of SET.
@@ -131,7 +134,7 @@ pub(crate) struct SetOptions {
 }
 
 impl SetOptions {
-    pub(crate) fn read(options: Args<'_>) -> Result<Self, ErrorReply> {
+    pub(crate) fn read(options: Args<'_>, records: &KeyedRecords) -> Result<Self, ErrorReply> {
         let mut read = Self::default();
         let mut until = ExpiryOption::default();
         let mut rest = options;
@@ -153,7 +156,7 @@ impl SetOptions {
             }
             rest = rest.from(taken);
         }
-        read.expires_ms = until.end("set")?.unwrap_or_default();
+        read.expires_ms = until.end("set", records)?.unwrap_or_default();
         Ok(read)
     }
 
@@ -187,7 +190,7 @@ pub(crate) fn set(
         reply.ok();
         return Ok(());
     }
-    let options = SetOptions::read(args.from(3))?;
+    let options = SetOptions::read(args.from(3), ctx.records)?;
     set_with(ctx, (arg(args, 1), arg(args, 2)), options, reply)
 }
 
@@ -267,7 +270,7 @@ pub(crate) fn set_in(
         _ => options.expires_ms,
     };
     drop(found);
-    if has_passed(expires_ms) {
+    if has_passed(expires_ms, change.records)? {
         change.txn.delete(resolved.namespace, resolved.key)?;
     } else {
         put_string(change.txn, resolved, value, &RetainedMetadata::with_expiry(expires_ms))?;
@@ -307,7 +310,7 @@ pub(crate) fn setex(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let unit = ExpiryUnit { is_seconds: true, is_absolute: false };
-    set_until(ctx, args, unit.end(arg(args, 2), "setex")?, reply)
+    set_until(ctx, args, unit.end(arg(args, 2), "setex", ctx.records.now_ms()?)?, reply)
 }
 
 /// `PSETEX key milliseconds value`
@@ -317,7 +320,7 @@ pub(crate) fn psetex(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let unit = ExpiryUnit { is_seconds: false, is_absolute: false };
-    set_until(ctx, args, unit.end(arg(args, 2), "psetex")?, reply)
+    set_until(ctx, args, unit.end(arg(args, 2), "psetex", ctx.records.now_ms()?)?, reply)
 }
 
 fn set_until(
@@ -395,14 +398,14 @@ pub(crate) fn getex(
         let value = found.string()?.to_vec();
         reply.bulk(&value);
         reply.check_complete()?;
-        let expires_ms = until.end("getex")?.unwrap_or_default();
+        let expires_ms = until.end("getex", change.records)?.unwrap_or_default();
         if found.expires_ms() == expires_ms {
             // No write, which would be visible to clients that watch the key.
             return Ok(());
         }
         let kept = RetainedMetadata { expires_ms, ..RetainedMetadata::of(&found) };
         drop(found);
-        if has_passed(expires_ms) {
+        if has_passed(expires_ms, change.records)? {
             change.txn.delete(resolved.namespace, resolved.key)?;
         } else {
             put_string(change.txn, resolved, &value, &kept)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fixture::node_in;
 use nearstate_node::executor::{Executor, ExecutorConfig, sleep, timeout};
-use nearstate_store::CreateOptions;
+use nearstate_store::{CreateOptions, SourceClock, now_ms};
 
 /// Timeout of the test. It only ends a test that hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(100);
@@ -39,5 +39,39 @@ fn memory_purge_moves_records_together_and_gives_memory_back() {
         for number in (0..RECORDS).step_by(10) {
             assert!(client.ask_bytes(&[b"GET", &number.to_be_bytes()]).starts_with("$1000|"));
         }
+    });
+}
+
+/// A former copy whose source's clock was an hour ahead.
+#[test]
+fn times_to_live_follow_the_clock_of_the_region_which_approaches_that_of_the_host() {
+    const HOUR: u64 = 3_600_000;
+    let node = node_in(&CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() });
+    let session = node.region.session().unwrap();
+    session.follow_clock(&mut SourceClock::default(), now_ms() + HOUR).unwrap();
+    let executor = Executor::new(&ExecutorConfig::default()).unwrap();
+    executor.run(async move {
+        node.begin();
+        let mut client = node.client();
+        // Half an hour from now by the clock of the host: long ago.
+        assert_eq!(client.ask(&format!("SET past v PXAT {}", now_ms() + HOUR / 2)), "+OK|");
+        assert_eq!(client.ask("EXISTS past"), ":0|");
+        assert_eq!(client.ask("SET key v EX 1000"), "+OK|");
+        let number = |reply: String| {
+            reply.trim_start_matches(':').trim_end_matches('|').parse::<u64>().unwrap()
+        };
+        assert!((990..=1000).contains(&number(client.ask("TTL key"))));
+        assert!(number(client.ask("PEXPIRETIME key")) > now_ms() + HOUR / 2);
+        let before = session.clock_shift_ms().unwrap();
+        let approaches = async {
+            // It wakes the task.
+            while session.clock_shift_ms().unwrap() == before {
+                assert_eq!(client.ask("MEMORY PURGE"), "+OK|");
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(HANG_TIMEOUT, approaches).await.expect("the clock approaches that of the host");
+        assert!(session.clock_shift_ms().unwrap() < before);
+        assert!((990..=1000).contains(&number(client.ask("TTL key"))), "by a hundredth");
     });
 }

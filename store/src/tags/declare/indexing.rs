@@ -145,7 +145,7 @@ impl Txn<'_> {
         let Some((cell, bytes)) = stored else { return Ok(()) };
         let (_, meta) = split(cell, bytes)?;
         // A follower deletes what the owner has deleted, and nothing else.
-        if is_past(meta)? && !set.session.member.is_follower() {
+        if is_past(cell, meta)? && !set.session.member.is_follower() {
             // The values of an expired record may belong to another record. It is deleted: if the
             // clock were set back, it would be visible without index entries.
             set.delete(index);

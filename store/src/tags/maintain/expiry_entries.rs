@@ -57,7 +57,7 @@ impl WriteSet<'_> {
         scratch.ordered.insert(self, root, &scratch.key)?;
         let expiring = &self.session.internal.expiring;
         expiring.set(expiring.get().saturating_add(1));
-        if expires_ms <= nearstate_memory::now_ms_coarse() {
+        if expires_ms <= self.session.member.expiry_now_ms_coarse()? {
             self.session.internal.none_due_ms.set(0); // It is due already.
         }
         Ok(())

@@ -95,6 +95,20 @@ fn changes() -> Vec<Change<'static>> {
     ]
 }
 
+fn position_message(position: u64, check: u64) -> Message<'static> {
+    Message::Position(PositionMessage {
+        position,
+        check,
+        tail: 7,
+        stamp: 8,
+        replicated: 4,
+        floor: 3,
+        answered: 7,
+        is_leased: true,
+        clock_ms: 8,
+    })
+}
+
 /// Messages with all kinds of parts.
 fn messages() -> Vec<Message<'static>> {
     let (source_id, heap_bytes) = ([7; 16], 1 << 26);
@@ -140,16 +154,7 @@ fn messages() -> Vec<Message<'static>> {
             check,
             numbers: vec![(1, 2), (3, 4)],
         }),
-        Message::Position(PositionMessage {
-            position,
-            check,
-            tail: 7,
-            stamp: 8,
-            replicated: 4,
-            floor: 3,
-            answered: 7,
-            is_leased: true,
-        }),
+        position_message(position, check),
         Message::Refusal(Refusal { reason: RefusalReason::Fork, text: "why" }),
         Message::Namespace(NamespaceMessage {
             number: 1,
