@@ -15,6 +15,7 @@ mod for_update;
 mod header;
 mod namespaces;
 mod protocol_stack;
+mod quick_start;
 mod sm_sessions;
 mod tags;
 mod threads;

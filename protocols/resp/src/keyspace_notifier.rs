@@ -275,7 +275,7 @@ impl<'s> KeyspaceNotifier<'s> {
         }
     }
 
-    /// Deletes expired records, which creates their events.
+    /// Deletes expired records, which creates their events: sooner than `expiry_upkeep`.
     async fn collect(&self) {
         let keyspace = &self.server.keyspace;
         if !keyspace.events().has(EventClass::EXPIRED) && !keyspace.is_tracking() {

@@ -4,6 +4,7 @@ use crate::allocator_upkeep;
 use crate::command::stats::RespCoreStats;
 use crate::connection::RespConnection;
 use crate::core_context::CoreContext;
+use crate::expiry_upkeep;
 use crate::keyspace_notifier;
 use crate::memory_upkeep;
 use crate::reply::{ReplyWriter, RespVersion};
@@ -100,6 +101,8 @@ impl CoreService for RespCoreService {
                 self.0.core.clock().clone(),
             );
             spawn(TaskClass::Background, "memory", keep_memory_usable);
+            let collect_expired = expiry_upkeep::run(Rc::clone(self.0.core.session()));
+            spawn(TaskClass::Background, "expiry", collect_expired);
             let release = allocator_upkeep::run(Arc::clone(&self.0.server));
             spawn(TaskClass::Background, "allocator", release);
         }

@@ -8,6 +8,7 @@ mod collections;
 mod command_reference;
 mod command_table;
 mod dump;
+mod expiry_upkeep;
 mod full_region;
 mod golden;
 mod keyspace;
