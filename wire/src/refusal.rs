@@ -8,7 +8,7 @@ use std::fmt;
 pub enum RefusalReason {
     /// The other side speaks another format.
     Format = 1,
-    /// The follower's heap is smaller than the source's.
+    /// The follower's heap is smaller than the source's. A member of a group is not refused for it.
     Heap = 2,
     /// The follower has applied a position that the source never gave it.
     Fork = 3,

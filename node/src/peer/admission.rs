@@ -342,7 +342,9 @@ fn begin<'s>(
         return Err((RefusalReason::Follower, "this host follows another one".to_owned()));
     }
     let heap_bytes = shared.region.bytes_max();
-    if hello.heap_bytes < heap_bytes {
+    // A member of a group follows whatever its size: regions are enlarged one host after the other,
+    // and an owner that refuses the others has no lease. A copy that becomes full says so.
+    if shared.group.is_none() && hello.heap_bytes < heap_bytes {
         let text = format!(
             "the follower's heap has {} bytes, and the source's {heap_bytes}",
             hello.heap_bytes

@@ -238,10 +238,11 @@ fn on_peer_event(event: &PeerEvent<'_>) {
 impl DrivenCluster {
     /// A cluster whose copies are all full. The first host is the owner.
     pub(crate) fn start() -> Self {
-        Self::start_with(true)
+        Self::start_with(true, [64 << 20; 3])
     }
 
-    pub(crate) fn start_with(kills_stopped: bool) -> Self {
+    /// The regions of the three hosts may have so many bytes.
+    pub(crate) fn start_with(kills_stopped: bool, bytes_max: [u64; 3]) -> Self {
         // The ports stay those of this cluster when a host is away: no other test has its address.
         let bound = HOSTS.map(|_| TcpListener::bind((own_address(), 0)).unwrap());
         let address = |(bound, (id, name)): (&TcpListener, &(u16, &str))| {
@@ -253,8 +254,8 @@ impl DrivenCluster {
         let (log, running) = (Arc::new(CommandLog::default()), BTreeMap::new());
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut cluster = Self { log, addresses, kills_stopped, folder, running };
-        for (id, _) in HOSTS {
-            let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        for ((id, _), bytes_max) in HOSTS.into_iter().zip(bytes_max) {
+            let options = CreateOptions { bytes_max, ..CreateOptions::default() };
             drop(Region::create(&cluster.region(id), &options).unwrap());
             cluster.run(id);
         }

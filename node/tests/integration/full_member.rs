@@ -86,3 +86,19 @@ fn an_eviction_is_told_when_it_is_ordered() {
     cluster.owner_with(&[1, 2]);
     until("it is told", || *locked(&cluster.log.evicted) == [HostId(3)]);
 }
+
+/// Regions are enlarged one host after the other: a fail-over in between has to work.
+#[test]
+fn a_host_whose_region_is_larger_than_the_others_becomes_the_owner_and_has_members() {
+    let mut cluster = DrivenCluster::start_with(true, [64 << 20, 128 << 20, 64 << 20]);
+    cluster.write(1, 0..50, 1 << 10);
+    // The third host lacks what follows, so the second one has the longest copy.
+    cluster.stop(3);
+    cluster.write(1, 50..60, 1 << 10);
+    cluster.stop(1);
+    cluster.run(3);
+    assert_eq!(cluster.owner_with(&[2, 3]), 2);
+    cluster.write(2, 60..70, 1 << 10);
+    cluster.run(1);
+    cluster.assert_equal(70);
+}

@@ -167,7 +167,7 @@ fn what_is_no_hello_of_this_cluster_is_refused_and_changes_nothing() {
     let other_settings = settings("10 s");
     let of_other = Hello { settings: other_settings.summary(), ..right.clone() };
     let untold = SettingsSummary::default();
-    let refusals: [(&str, Hello<'_>); 8] = [
+    let refusals: [(&str, Hello<'_>); 7] = [
         ("settings: cluster.lease is \"400 ms\" here and \"10 s\" there", of_other.clone()),
         // What it says of its view has no effect.
         ("settings", Hello { place: PartitionPlace { view: 9, ..place }, ..of_other }),
@@ -176,7 +176,6 @@ fn what_is_no_hello_of_this_cluster_is_refused_and_changes_nothing() {
         ("view", Hello { place: PartitionPlace { view: 2, ..place }, ..right.clone() }),
         ("cluster", Hello { name: "nearby", ..right.clone() }),
         ("fork", hello(&owner, "unknown-d", ahead)),
-        ("heap", Hello { heap_bytes: 1, ..right.clone() }),
     ];
     for (reason, hello) in refusals {
         let mut intruder = Intruder::connect(&owner.address());

@@ -111,7 +111,7 @@ fn stopped_writer(region: &Path) -> Attached {
 
 #[test]
 fn a_process_that_is_stopped_in_a_commit_is_killed_when_its_host_loses_the_partition() {
-    let mut cluster = DrivenCluster::start_with(true);
+    let mut cluster = DrivenCluster::start_with(true, [64 << 20; 3]);
     let region = cluster.region(1);
     let mut reader = stopped_reader(&region);
     let mut writer = stopped_writer(&region);
@@ -129,7 +129,7 @@ fn a_process_that_is_stopped_in_a_commit_is_killed_when_its_host_loses_the_parti
 
 #[test]
 fn a_process_that_is_stopped_in_a_commit_is_kept_if_it_may_not_be_killed() {
-    let mut cluster = DrivenCluster::start_with(false);
+    let mut cluster = DrivenCluster::start_with(false, [64 << 20; 3]);
     let mut writer = stopped_writer(&cluster.region(1));
     cluster.stop(1);
     cluster.owner_with(&[2, 3]);
