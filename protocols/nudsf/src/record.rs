@@ -17,7 +17,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use hyper::body::Bytes;
-use nearstate_model::limits::TAG_VALUE_BYTES_MAX;
+use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TAGS_MAX};
 use nearstate_store::{Form, Kind, Metadata, Namespace, Txn, View};
 
 use crate::attributes::{
@@ -448,7 +448,9 @@ pub(crate) fn write_record(
         [block] => block.id == VALUE_BLOCK,
         _ => false,
     };
-    if is_unnamed && namespace.kind() == Kind::Mixed && encoded.len() <= TAG_VALUE_BYTES_MAX {
+    // A record whose tags leave no room for the attributes has its one block as a named one.
+    let has_room = encoded.len() <= TAG_VALUE_BYTES_MAX && tags.len() < TAGS_MAX;
+    if is_unnamed && namespace.kind() == Kind::Mixed && has_room {
         tags.push((ATTRIBUTES_TAG, &encoded));
         let value = draft.blocks.first().map_or(&[][..], |block| &block.bytes);
         return txn.put_with_metadata(namespace, key, value, Metadata { tags: &tags, expires_ms });

@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::limits::JSON_BYTES_MAX;
 use crate::meta::{
     SCHEMA_TAG, is_callback, is_short_text, parse_json, push_json_text, repeatable_tags_from_json,
-    text, uri,
+    text, uri, without_empty_tags,
 };
 use crate::plain_json::PlainJson;
 use crate::problem::Problem;
@@ -206,6 +206,9 @@ impl Timer {
     /// Reads a valid text without a tree of values. `None`: the tree has the reason.
     fn read_valid(text: &Bytes, id: &str) -> Option<Self> {
         let read = TimerText::read(text)?;
+        if read.tags.as_ref().is_some_and(|tags| tags.len() == 0) {
+            return None;
+        }
         let expires_ms = parse_date_time(read.expires?)?;
         let text = match read.id {
             Some(given) if given != id => return None,
@@ -237,7 +240,8 @@ impl Timer {
     ///
     /// # Errors
     /// 400 with the pointer of the invalid attribute.
-    pub(crate) fn parse(mut value: Value, id: &str) -> Result<Self, Problem> {
+    pub(crate) fn parse(value: Value, id: &str) -> Result<Self, Problem> {
+        let mut value = without_empty_tags(&value, "metaTags").into_owned();
         let Some(object) = value.as_object() else {
             return Err(Problem::message("a timer must be an object"));
         };
@@ -496,6 +500,7 @@ mod tests {
                 r#""expires":null"#, r#""timerId":"t""#, r#""timerId":"u""#,
                 r#""timerId":"\u0074""#,
                 r#""metaTags":{"a":["x","w"],"b":["y"]}"#, r#""metaTags":{"a":[]}"#,
+                r#""metaTags":{}"#,
                 r#""deleteAfter":0"#, r#""deleteAfter":5"#, r#""deleteAfter":-1"#,
                 r#""deleteAfter":3155760001"#, r#""deleteAfter":"1""#, r#""periodicRepetition":0"#,
                 r#""periodicRepetition":1"#, r#""repetitionCount":0"#, r#""repetitionCount":1.5"#,

@@ -15,7 +15,7 @@ use nearstate_node::executor::{TaskClass, spawn, yield_now};
 use nearstate_store::{
     PendingTagDeclaration, RetryPolicy, Session, Tag, TagSchema, TagState, Txn, Values, View,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::conditions::Validators;
 use crate::document::{Document, write_document};
@@ -63,11 +63,16 @@ fn no_schema(id: &str) -> Problem {
     Problem::not_found("SCHEMA_NOT_FOUND", format!("the meta schema {id:?} does not exist"))
 }
 
+/// An attribute that must be there.
+fn required<'v>(value: Option<&'v Value>, pointer: &str) -> Result<&'v Value, Problem> {
+    value.ok_or_else(|| Problem::parameter("MANDATORY_IE_MISSING", pointer, "is required"))
+}
+
 /// Reads the tags of a `MetaSchema`.
 fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
-    let items = value.get("metaTags").and_then(Value::as_array);
     let refused = |reason: &str| Problem::attribute("/metaTags", reason);
-    let items = items.ok_or_else(|| refused("must be an array"))?;
+    let items = required(value.get("metaTags"), "/metaTags")?;
+    let items = items.as_array().ok_or_else(|| refused("must be an array"))?;
     if items.len() > SCHEMA_TAGS_MAX {
         return Err(refused(&format!("must have at most {SCHEMA_TAGS_MAX} tags")));
     }
@@ -75,7 +80,7 @@ fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
     let mut tags = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let at = |name: &str| format!("/metaTags/{index}/{name}");
-        let name = item.get("tagName").and_then(Value::as_str).unwrap_or_default();
+        let name = required(item.get("tagName"), &at("tagName"))?.as_str().unwrap_or_default();
         let is_valid = !name.is_empty() && name.len() <= TAG_NAME_BYTES_MAX && !is_reserved(name);
         if !is_valid || name.contains('\0') {
             let reason = format!("must be a string of 1 to {TAG_NAME_BYTES_MAX} bytes");
@@ -89,8 +94,7 @@ fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(_) => Err(Problem::optional(at(name), "must be true or false")),
         };
-        let key_type = item.get("keyType").and_then(Value::as_str);
-        let Some(key_type) = key_type else {
+        let Some(key_type) = required(item.get("keyType"), &at("keyType"))?.as_str() else {
             return Err(Problem::attribute(at("keyType"), "must be a string"));
         };
         let is_unique = key_type == "UNIQUE_KEY";
@@ -337,8 +341,11 @@ fn adds_requirements(new: &[SchemaTag], old: &[SchemaTag]) -> bool {
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     check_new_id(&context.path.id, "{schemaId}")?;
     let value = context.json("application/json")?;
-    let id = text(value.as_object().unwrap_or(&Map::new()), "schemaId", "")
-        .map_err(Problem::of_required_attribute)?;
+    let Some(object) = value.as_object() else {
+        return Err(Problem::message("a schema must be an object").into());
+    };
+    required(object.get("schemaId"), "/schemaId")?;
+    let id = text(object, "schemaId", "").map_err(Problem::of_required_attribute)?;
     if id.as_deref() != Some(&*context.path.id) {
         return Err(Problem::attribute("/schemaId", "must be the id in the path").into());
     }

@@ -11,7 +11,7 @@ use super::search::{check_deletion, for_each_match};
 use crate::document::Document;
 use crate::filter::parse_text;
 use crate::limits::{DELETED_MAX, LIST_BYTES_MAX, REFERENCES_MAX};
-use crate::meta::check_json_bytes;
+use crate::meta::{check_json_bytes, without_empty_tags};
 use crate::operation_context::OperationContext;
 use crate::patch::{self, PatchItem};
 use crate::problem::Problem;
@@ -214,5 +214,7 @@ pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     let session = &context.repository.session;
     let view = session.get_whole(context.storage.timers, context.key()).map_err(Problem::from)?;
     let view = view.ok_or_else(|| no_timer(&context.path.id))?;
-    Ok(Document::of(&view)?.reply(StatusCode::OK))
+    let timer = Document::of(&view)?.value;
+    // One of an older build may have an empty object of tags, which the contract does not allow.
+    Ok(Reply::json(StatusCode::OK, &without_empty_tags(&timer, "metaTags")))
 }

@@ -65,10 +65,9 @@ fn dr19_put_creates_replaces_and_validates_a_schema() {
     );
     for (body, param) in [
         (json!({"schemaId": "t", "metaTags": []}), "/schemaId"),
-        (json!({"metaTags": []}), "/schemaId"),
-        (json!({"schemaId": "s"}), "/metaTags"),
-        (json!({"schemaId": "s", "metaTags": [{"keyType": "OTHER_TAG"}]}), "/metaTags/0/tagName"),
-        (json!({"schemaId": "s", "metaTags": [{"tagName": "a"}]}), "/metaTags/0/keyType"),
+        (json!({"schemaId": 1, "metaTags": []}), "/schemaId"),
+        (json!({"schemaId": "s", "metaTags": 1}), "/metaTags"),
+        (json!({"schemaId": "s", "metaTags": [{"tagName": 1}]}), "/metaTags/0/tagName"),
         (
             json!({"schemaId": "s", "metaTags": [{"tagName": "a", "keyType": "X", "sort": 1}]}),
             "/metaTags/0/sort",
@@ -83,7 +82,19 @@ fn dr19_put_creates_replaces_and_validates_a_schema() {
         let problem = reply.is(400, &format!("{kind}_IE_INCORRECT")).json();
         assert_eq!(problem["invalidParams"][0]["param"], param);
     }
-    client.send("PUT", "/meta-schemas/s", &[JSON], "x").is(400, "INVALID_MSG_FORMAT");
+    for (body, param) in [
+        (json!({"metaTags": []}), "/schemaId"),
+        (json!({"schemaId": "s"}), "/metaTags"),
+        (json!({"schemaId": "s", "metaTags": [{"keyType": "OTHER_TAG"}]}), "/metaTags/0/tagName"),
+        (json!({"schemaId": "s", "metaTags": [{"tagName": "a"}]}), "/metaTags/0/keyType"),
+    ] {
+        let reply = client.send("PUT", "/meta-schemas/s", &[JSON], body.to_string());
+        let problem = reply.is(400, "MANDATORY_IE_MISSING").json();
+        assert_eq!(problem["invalidParams"][0]["param"], param);
+    }
+    for body in ["x", "[]"] {
+        client.send("PUT", "/meta-schemas/s", &[JSON], body).is(400, "INVALID_MSG_FORMAT");
+    }
 }
 
 #[test]
