@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use hyper::StatusCode;
 use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX};
 use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::limits::{JSON_BYTES_MAX, URI_BYTES_MAX};
 use crate::multipart::has_control;
@@ -15,6 +16,23 @@ use crate::times::{format_date_time, parse_date_time};
 
 /// The tag with the id of the schema of a record.
 pub(crate) const SCHEMA_TAG: &str = "\u{1}schema";
+
+/// The tag with the digests of a record's values of unique keys.
+pub(crate) const UNIQUE_TAG: &str = "\u{1}unique";
+
+/// The digest of a value of a unique key, with its schema and its tag.
+pub(crate) type UniqueDigest = [u8; 16];
+
+/// The value of [`UNIQUE_TAG`] for a value of a unique key. Equal digests are no proof: the lookup
+/// compares the values themselves.
+pub(crate) fn unique_digest(schema: &str, (tag, value): (&str, &str)) -> UniqueDigest {
+    let mut digest = Xxh3::with_seed(3);
+    for text in [schema, tag, value] {
+        digest.update(&(text.len() as u64).to_le_bytes());
+        digest.update(text.as_bytes());
+    }
+    digest.digest128().to_be_bytes()
+}
 
 /// The meta of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -137,12 +155,14 @@ impl RecordMeta {
         Value::Object(object)
     }
 
-    /// The (name, value) pairs that the store keeps, without reserved ones other than the schema.
-    pub(crate) fn pairs(&self) -> Vec<(&str, &[u8])> {
+    /// The (name, value) pairs that the store keeps, with the schema and the digests of the values
+    /// of unique keys, and without other reserved ones.
+    pub(crate) fn pairs<'m>(&'m self, unique: &'m [UniqueDigest]) -> Vec<(&'m str, &'m [u8])> {
         // One more for the attributes.
-        let mut pairs: Vec<(&str, &[u8])> = Vec::with_capacity(self.tags.len() + 2);
+        let mut pairs: Vec<(&str, &[u8])> = Vec::with_capacity(self.tags.len() + unique.len() + 2);
         pairs.extend(self.tags.iter().map(|(name, value)| (name, value.as_bytes())));
         pairs.extend(self.schema_id.as_ref().map(|schema| (SCHEMA_TAG, schema.as_bytes())));
+        pairs.extend(unique.iter().map(|digest| (UNIQUE_TAG, &digest[..])));
         pairs
     }
 }
@@ -451,7 +471,7 @@ mod tests {
         });
         assert_eq!(meta.to_json(), wanted);
         assert_eq!(RecordMeta::from_json(&wanted, "").unwrap(), meta);
-        let pairs = meta.pairs();
+        let pairs = meta.pairs(&[]);
         assert!(pairs.contains(&("ueId", b"455346")) && pairs.contains(&(SCHEMA_TAG, b"s1")));
         assert_eq!(RecordMeta::parse(b" \r\n").unwrap(), RecordMeta::default());
     }

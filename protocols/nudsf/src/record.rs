@@ -8,6 +8,7 @@
 //! | `meta.tags` | tags |
 //! | `meta.ttl` | expiry time |
 //! | `meta.schemaId` | the tag [`SCHEMA_TAG`] |
+//! | values of the schema's unique keys | the tags, and their digests as [`UNIQUE_TAG`] |
 //! | `meta.callbackReference`, headers of blocks, times | attributes (`attributes.rs`) |
 //! | `ETag` of the record | version |
 //! | `ETag` of meta, of a block | digest of the representation |
@@ -25,7 +26,7 @@ use crate::attributes::{
     meta_digest,
 };
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, SCHEMA_TAG, meta_text};
+use crate::meta::{RecordMeta, SCHEMA_TAG, UNIQUE_TAG, UniqueDigest, meta_text};
 use crate::multipart::{DEFAULT_TYPE, MultipartWriter};
 use crate::tags::{MetaTags, is_plain, is_reserved};
 
@@ -210,6 +211,12 @@ impl<'v> StoredRecord<'v> {
         RecordMeta { expires_ms: self.view.expires_ms(), callback, schema_id, tags }
     }
 
+    /// The digests of its values of unique keys.
+    fn unique(&self) -> Vec<UniqueDigest> {
+        let digests = self.view.tags().filter(|(name, _)| *name == UNIQUE_TAG);
+        digests.filter_map(|(_, digest)| digest.try_into().ok()).collect()
+    }
+
     /// The JSON text of [`Self::meta`].
     pub(crate) fn meta_text(&self) -> &str {
         self.meta_text.get_or_init(|| {
@@ -279,10 +286,11 @@ impl<'v> StoredRecord<'v> {
     /// Why the record cannot be written again from its meta and blocks: another interface has given
     /// it what they cannot express, and a write would lose it. `None` if it can.
     pub(crate) fn inexact(&self) -> Option<&'static str> {
-        let is_known = |name: &str| [SCHEMA_TAG, ATTRIBUTES_TAG].contains(&name);
+        let is_known = |name: &str| [SCHEMA_TAG, ATTRIBUTES_TAG, UNIQUE_TAG].contains(&name);
+        let is_binary = |name: &str| [ATTRIBUTES_TAG, UNIQUE_TAG].contains(&name);
         let mut tags = self.view.tags();
         if tags.any(|(name, value)| {
-            str::from_utf8(value).is_err() && name != ATTRIBUTES_TAG
+            str::from_utf8(value).is_err() && !is_binary(name)
                 || is_reserved(name) && !is_known(name)
         }) {
             return Some("a tag of the record has a value that is no text");
@@ -428,20 +436,20 @@ pub(crate) fn attributes_of<'d>(
     }
 }
 
-/// Writes a whole record in a transaction.
+/// Writes a whole record in a transaction, with the digests of its values of unique keys.
 ///
 /// # Errors
 /// As [`Txn::put_with_metadata`].
 pub(crate) fn write_record(
     txn: &Txn<'_>,
     place: RecordPlace<'_>,
-    draft: &RecordDraft<'_>,
+    (draft, unique): (&RecordDraft<'_>, &[UniqueDigest]),
     old: Option<&StoredRecord<'_>>,
 ) -> nearstate_model::Result<()> {
     let old = old.and_then(|old| ReplacedAttributes::of(old.encoded?));
     let encoded = attributes_of(draft, old, place.now_ms).encode();
     let RecordPlace { namespace, key, .. } = place;
-    let mut tags = draft.meta.pairs();
+    let mut tags = draft.meta.pairs(unique);
     let expires_ms = draft.meta.expires_ms;
     let is_unnamed = match draft.blocks.as_slice() {
         [] => true,
@@ -487,7 +495,7 @@ pub(crate) fn write_one_block(
                 (None, Some(block)) => draft.blocks.push(block.clone()),
                 (None, None) => {}
             }
-            return write_record(txn, place, &draft, Some(old));
+            return write_record(txn, place, (&draft, &old.unique()), Some(old));
         }
     };
     attributes.modified_ms = place.now_ms;
@@ -517,7 +525,7 @@ pub(crate) fn write_one_block(
     Ok(())
 }
 
-/// Replaces the meta of a record.
+/// Replaces the meta of a record, and the digests of its values of unique keys.
 ///
 /// # Errors
 /// As [`Txn::set_metadata`].
@@ -525,13 +533,13 @@ pub(crate) fn write_meta(
     txn: &Txn<'_>,
     place: RecordPlace<'_>,
     old: &StoredRecord<'_>,
-    meta: &RecordMeta,
+    (meta, unique): (&RecordMeta, &[UniqueDigest]),
 ) -> nearstate_model::Result<()> {
     let attributes = match old.view.form() {
         Form::Blocks => old.attributes().cloned().unwrap_or_default(),
         Form::Value | Form::Set => {
             let draft = RecordDraft { meta: meta.clone(), ..old.to_draft() };
-            return write_record(txn, place, &draft, Some(old));
+            return write_record(txn, place, (&draft, unique), Some(old));
         }
     };
     let encoded = Attributes {
@@ -543,7 +551,7 @@ pub(crate) fn write_meta(
     }
     .encode();
     txn.set_fields(place.namespace, place.key, &[(ATTRIBUTES_BLOCK.as_bytes(), &encoded)])?;
-    let metadata = Metadata { tags: &meta.pairs(), expires_ms: meta.expires_ms };
+    let metadata = Metadata { tags: &meta.pairs(unique), expires_ms: meta.expires_ms };
     txn.set_metadata(place.namespace, place.key, metadata).map(drop)
 }
 

@@ -193,13 +193,13 @@ impl Timer {
         let valid = (text.len() <= JSON_BYTES_MAX).then(|| Self::read_valid(text, id)).flatten();
         match valid {
             Some(timer) => Ok(timer),
-            None => Self::parse(parse_json(text)?, id),
+            None => Self::parse(&parse_json(text)?, id),
         }
     }
 
     /// Reads the text of a stored timer, of any length. `None`: it is no timer.
     pub(crate) fn of_stored(text: &Bytes, id: &str) -> Option<Self> {
-        let tree = || Self::parse(serde_json::from_slice(text).ok()?, id).ok();
+        let tree = || Self::parse(&serde_json::from_slice(text).ok()?, id).ok();
         Self::read_valid(text, id).or_else(tree)
     }
 
@@ -240,8 +240,8 @@ impl Timer {
     ///
     /// # Errors
     /// 400 with the pointer of the invalid attribute.
-    pub(crate) fn parse(value: Value, id: &str) -> Result<Self, Problem> {
-        let mut value = without_empty_tags(&value, "metaTags").into_owned();
+    pub(crate) fn parse(value: &Value, id: &str) -> Result<Self, Problem> {
+        let mut value = without_empty_tags(value, "metaTags").into_owned();
         let Some(object) = value.as_object() else {
             return Err(Problem::message("a timer must be an object"));
         };
@@ -410,7 +410,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn timer(value: &Value) -> Timer {
-        Timer::parse(value.clone(), "t").unwrap()
+        Timer::parse(value, "t").unwrap()
     }
 
     fn value(timer: &Timer) -> Value {
@@ -486,10 +486,10 @@ mod tests {
                 "/callbackReference",
             ),
         ] {
-            let problem = Timer::parse(value.clone(), "t").unwrap_err();
+            let problem = Timer::parse(&value, "t").unwrap_err();
             assert_eq!(problem.invalid.first().unwrap().0, param, "{value}");
         }
-        assert!(Timer::parse(json!([]), "t").is_err());
+        assert!(Timer::parse(&json!([]), "t").is_err());
     }
 
     proptest! {
@@ -514,7 +514,7 @@ mod tests {
                 members.push(r#""expires":"2030-01-01T00:00:00Z""#);
             }
             let text = Bytes::from(format!(" {{{}}} ", members.join(",")));
-            let tree = Timer::parse(serde_json::from_slice(&text).unwrap(), "t");
+            let tree = Timer::parse(&serde_json::from_slice(&text).unwrap(), "t");
             let read = Timer::read(&text, "t");
             // The text keeps the order of the client.
             let same = |timer: Timer| (value(&timer), Timer { text: Bytes::new(), ..timer });

@@ -188,7 +188,7 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
         let old = for_write(view.as_ref())?;
         let validators = || old.as_ref().map(StoredRecord::validators);
         context.check_write(validators, |status| Some(with_record(status, old.as_ref()?)))?;
-        check_schema(txn, context, &draft.meta)?;
+        let unique = check_schema(txn, context, &draft.meta)?;
         let previous = old.as_ref().filter(|_| context.gets_previous);
         let previous = previous.map(|old| with_record(StatusCode::OK, old));
         match &previous {
@@ -198,7 +198,7 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
             None if !context.accepts(MIXED) => {}
             None => context.check_body(MIXED, draft.multipart_bytes())?,
         }
-        write_record(txn, place(context), &draft, old.as_ref())?;
+        write_record(txn, place(context), (&draft, &unique), old.as_ref())?;
         Ok(old.is_some().then_some(previous))
     };
     log_expiry(context, draft.meta.callback.is_some(), &body).await?;
@@ -282,8 +282,8 @@ pub(super) async fn patch_meta(context: &OperationContext<'_>) -> Result<Reply, 
         if meta == old_meta {
             return Ok((validators, failed));
         }
-        check_schema(txn, context, &meta)?;
-        write_meta(txn, place(context), &old, &meta)?;
+        let unique = check_schema(txn, context, &meta)?;
+        write_meta(txn, place(context), &old, (&meta, &unique))?;
         let text = meta.to_text();
         let etag = old.meta_validators(&text).etag;
         Ok((Validators { etag, modified_ms: Some(context.now_ms) }, failed))
@@ -357,8 +357,8 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
         context.check_write(|| Some(old.validators()), |_| None)?;
         require_exact(&old)?;
         let draft = patched_draft(context, &old, (&items, &parts))?;
-        check_schema(txn, context, &draft.meta)?;
-        write_record(txn, place(context), &draft, Some(&old))?;
+        let unique = check_schema(txn, context, &draft.meta)?;
+        write_record(txn, place(context), (&draft, &unique), Some(&old))?;
         Ok(())
     };
     log_expiry(context, may_set_callback(&items), &body).await?;
