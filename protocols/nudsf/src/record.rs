@@ -188,6 +188,14 @@ impl<'v> StoredRecord<'v> {
         self.decoded.get_or_init(|| self.encoded.and_then(Attributes::decode)).as_ref()
     }
 
+    /// The attributes of a record of named blocks, without those of blocks that another interface
+    /// has deleted.
+    fn kept_attributes(&self) -> Attributes<'v> {
+        let mut kept = self.attributes().cloned().unwrap_or_default();
+        kept.blocks.retain(|block| self.view.block(block.id).is_some());
+        kept
+    }
+
     /// The version of the record.
     pub(crate) fn version(&self) -> u64 {
         self.view.version()
@@ -480,7 +488,7 @@ pub(crate) fn write_one_block(
     (id, block): (&str, Option<&BlockDraft<'_>>),
 ) -> nearstate_model::Result<()> {
     let mut attributes = match old.view.form() {
-        Form::Blocks => old.attributes().cloned().unwrap_or_default(),
+        Form::Blocks => old.kept_attributes(),
         // The form of the record may change, so it is written as a whole.
         Form::Value | Form::Set => {
             let mut draft = old.to_draft();
@@ -536,7 +544,7 @@ pub(crate) fn write_meta(
     (meta, unique): (&RecordMeta, &[UniqueDigest]),
 ) -> nearstate_model::Result<()> {
     let attributes = match old.view.form() {
-        Form::Blocks => old.attributes().cloned().unwrap_or_default(),
+        Form::Blocks => old.kept_attributes(),
         Form::Value | Form::Set => {
             let draft = RecordDraft { meta: meta.clone(), ..old.to_draft() };
             return write_record(txn, place, (&draft, unique), Some(old));

@@ -6,6 +6,7 @@ use nearstate_model::limits::TAGS_DECLARED_MAX;
 use nearstate_store::{Namespace, Session, Tag, TagSchema, TagState};
 use serde_json::{Value, json};
 
+use crate::contract::other_writers;
 use crate::fixture::{JSON, MIXED, PATCH, encode, node, patch_body, wait_for_next_second};
 
 fn schema() -> Value {
@@ -222,7 +223,7 @@ fn req07_a_unique_value_may_be_common_among_records_of_other_schemas() {
     client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(201, "");
     client.put_record("r1", &meta("1"), &[("a", "1")]).is(201, "");
     client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
-    // Neither a write of a block nor one of the meta loses the uniqueness, in both forms of a record.
+    // No write of a block or of the meta loses the uniqueness, in both forms of a record.
     client.send("PUT", "/records/r1/blocks/a", &[], "2").is(204, "");
     client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
     let change = r#"[{"op":"add","path":"/tags/x","value":["1"]}]"#;
@@ -251,6 +252,7 @@ fn req07_a_unique_value_may_be_common_among_records_of_other_schemas() {
 /// A region of an older build: neither its schemas nor their records have digests.
 #[test]
 fn req07_unique_keys_hold_for_the_records_and_schemas_of_an_older_build() {
+    let _others = other_writers();
     let node = node();
     let mut client = node.client();
     let session = node.session();
