@@ -71,7 +71,8 @@ impl OutboundClient {
         Ok(Self { root: parsed, plain, tls })
     }
 
-    /// Sends a request. `path` follows the path of the root.
+    /// Sends a request. `path` follows the path of the root. With an empty one, the request is for
+    /// the root as it was given, with its query.
     ///
     /// # Errors
     /// Why there is no response.
@@ -102,7 +103,7 @@ impl OutboundClient {
         let all: Vec<_> = found.iter().map(|address| SocketAddr::new(*address, port)).collect();
         let stream = TcpStream::connect(all.as_slice()).await.map_err(|e| failed("connect", &e))?;
         let (media, body) = body.map_or((None, String::new()), |(media, body)| (Some(media), body));
-        let path = format!("{}{path}", self.root.path().trim_end_matches('/'));
+        let path = self.target(path);
         let mut request = Request::builder().method(method).header(ACCEPT, "application/json");
         if let Some(media) = media {
             request = request.header(CONTENT_TYPE, media);
@@ -120,6 +121,17 @@ impl OutboundClient {
         let is_two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let version = if is_two { PlainHttp::Two } else { PlainHttp::One };
         exchange(TokioIo::new(stream), version, parts).await
+    }
+}
+
+impl OutboundClient {
+    /// The target of a request below the root, or for the root itself.
+    fn target(&self, below: &str) -> String {
+        if !below.is_empty() {
+            return format!("{}{below}", self.root.path().trim_end_matches('/'));
+        }
+        let whole = self.root.path_and_query().map_or("/", |whole| whole.as_str());
+        if whole.starts_with('/') { whole.to_owned() } else { format!("/{whole}") }
     }
 }
 
@@ -277,5 +289,19 @@ mod tests {
             assert!(OutboundClient::new(root, PlainHttp::Two, None).is_err(), "{root:?}");
         }
         assert!(OutboundClient::new("http://nrf:8000/x", PlainHttp::Two, None).is_ok());
+    }
+
+    #[test]
+    fn a_request_for_the_root_has_its_path_and_query_unchanged() {
+        for (root, target, below) in [
+            ("http://h", "/", "/a"),
+            ("http://h/", "/", "/a"),
+            ("http://h?a=1", "/?a=1", "/a"),
+            ("http://h/keys/?a=1&b=%2F", "/keys/?a=1&b=%2F", "/keys/a"),
+            ("http://h/keys//", "/keys//", "/keys/a"),
+        ] {
+            let client = OutboundClient::new(root, PlainHttp::One, None).unwrap();
+            assert_eq!((client.target(""), client.target("/a")), (target.into(), below.into()));
+        }
     }
 }

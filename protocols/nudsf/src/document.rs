@@ -65,18 +65,18 @@ impl Document {
     }
 }
 
-/// Writes a document in a transaction.
+/// Writes a schema in a transaction, with tags that no client sees.
 ///
 /// # Errors
 /// As [`Txn::put_with_metadata`].
-pub(crate) fn write_document(
+pub(crate) fn write_schema(
     txn: &Txn<'_>,
     (namespace, key): (Namespace, &[u8]),
     value: &Value,
-    (now_ms, expires_ms): (u64, u64),
+    (now_ms, tags): (u64, &[(&str, &[u8])]),
 ) -> nearstate_model::Result<()> {
     let bytes = document_bytes(now_ms, value);
-    txn.put_with_metadata(namespace, key, &bytes, Metadata { tags: &[], expires_ms })
+    txn.put_with_metadata(namespace, key, &bytes, Metadata { tags, expires_ms: 0 })
 }
 
 /// The tag of a subscription with the URI of its storage, as its client names it.

@@ -17,7 +17,8 @@ use nearstate_node::clock::Clock;
 use tokio::sync::watch;
 
 use crate::control_plane_client::{OutboundClient, PlainHttp, StopFlag, start_thread};
-use crate::token::{TokenKeySet, TokenKeys};
+use crate::json_web_key::TokenKeySet;
+use crate::token::TokenKeys;
 
 /// How long keys stay in force that could not be fetched again. A day: the outage of the key server
 /// must not be one of the data repository.

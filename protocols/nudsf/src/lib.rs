@@ -40,6 +40,7 @@ mod request_path;
 mod features;
 mod table;
 mod token;
+mod json_web_key;
 mod grant;
 mod fetch_state;
 mod control_plane_client;

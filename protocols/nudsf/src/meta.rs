@@ -1,8 +1,11 @@
 //! `RecordMeta` (TS 29.598): tags, `ttl`, `callbackReference`, `schemaId`; from JSON and back.
 
+use std::borrow::Cow;
+
 use hyper::StatusCode;
-use nearstate_model::limits::TAGS_MAX;
+use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX};
 use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::limits::{JSON_BYTES_MAX, URI_BYTES_MAX};
 use crate::multipart::has_control;
@@ -13,6 +16,23 @@ use crate::times::{format_date_time, parse_date_time};
 
 /// The tag with the id of the schema of a record.
 pub(crate) const SCHEMA_TAG: &str = "\u{1}schema";
+
+/// The tag with the digests of a record's values of unique keys.
+pub(crate) const UNIQUE_TAG: &str = "\u{1}unique";
+
+/// The digest of a value of a unique key, with its schema and its tag.
+pub(crate) type UniqueDigest = [u8; 16];
+
+/// The value of [`UNIQUE_TAG`] for a value of a unique key. Equal digests are no proof: the lookup
+/// compares the values themselves.
+pub(crate) fn unique_digest(schema: &str, (tag, value): (&str, &str)) -> UniqueDigest {
+    let mut digest = Xxh3::with_seed(3);
+    for text in [schema, tag, value] {
+        digest.update(&(text.len() as u64).to_le_bytes());
+        digest.update(text.as_bytes());
+    }
+    digest.digest128().to_be_bytes()
+}
 
 /// The meta of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,8 +82,10 @@ impl RecordMeta {
             Some(ttl) => parse_date_time(ttl).filter(|ms| *ms > 0)?,
             None => 0,
         };
-        let is_valid = callback.is_none_or(is_callback) && schema_id.is_none_or(is_short_text);
-        let tags = tags.unwrap_or_default();
+        let tags: MetaTags = tags.unwrap_or_default();
+        let is_valid = callback.is_none_or(is_callback)
+            && schema_id.is_none_or(is_short_text)
+            && tags.len() + usize::from(schema_id.is_some()) <= TAGS_MAX;
         let (callback, schema_id) = (callback.map(str::to_owned), schema_id.map(str::to_owned));
         is_valid.then_some(Self { expires_ms, callback, schema_id, tags })
     }
@@ -89,7 +111,15 @@ impl RecordMeta {
         meta.callback = uri(object, "callbackReference", pointer)?;
         meta.schema_id = text(object, "schemaId", pointer)?;
         if let Some(tags) = object.get("tags") {
-            meta.tags = tags_from_json(tags, &format!("{pointer}/tags"))?;
+            let pointer = format!("{pointer}/tags");
+            meta.tags = tags_from_json(tags, &pointer)?;
+            // The schema is a value as well.
+            let most = TAGS_MAX - usize::from(meta.schema_id.is_some());
+            if meta.tags.len() > most {
+                let count = meta.tags.len();
+                let reason = format!("must have at most {most} values over all tags, not {count}");
+                return Err(Problem::optional(pointer, reason));
+            }
         }
         Ok(meta)
     }
@@ -125,12 +155,14 @@ impl RecordMeta {
         Value::Object(object)
     }
 
-    /// The (name, value) pairs that the store keeps, without reserved ones other than the schema.
-    pub(crate) fn pairs(&self) -> Vec<(&str, &[u8])> {
+    /// The (name, value) pairs that the store keeps, with the schema and the digests of the values
+    /// of unique keys, and without other reserved ones.
+    pub(crate) fn pairs<'m>(&'m self, unique: &'m [UniqueDigest]) -> Vec<(&'m str, &'m [u8])> {
         // One more for the attributes.
-        let mut pairs: Vec<(&str, &[u8])> = Vec::with_capacity(self.tags.len() + 2);
+        let mut pairs: Vec<(&str, &[u8])> = Vec::with_capacity(self.tags.len() + unique.len() + 2);
         pairs.extend(self.tags.iter().map(|(name, value)| (name, value.as_bytes())));
         pairs.extend(self.schema_id.as_ref().map(|schema| (SCHEMA_TAG, schema.as_bytes())));
+        pairs.extend(unique.iter().map(|digest| (UNIQUE_TAG, &digest[..])));
         pairs
     }
 }
@@ -314,7 +346,9 @@ fn read_tags(value: &Value, pointer: &str, may_repeat: bool) -> Result<MetaTags,
         let refused =
             |reason: &str| Problem::optional(format!("{pointer}/{}", escape(name)), reason);
         if !is_tag_name(name) {
-            return Err(refused("a tag name is not empty and does not begin with the byte 1"));
+            return Err(refused(&format!(
+                "a tag name has 1 to {TAG_NAME_BYTES_MAX} bytes and does not begin with the byte 1"
+            )));
         }
         let texts = values.as_array().filter(|values| !values.is_empty());
         let texts = texts.and_then(|values| values.iter().map(Value::as_str).collect());
@@ -322,6 +356,10 @@ fn read_tags(value: &Value, pointer: &str, may_repeat: bool) -> Result<MetaTags,
         let Some(mut texts) = texts else {
             return Err(refused("must be an array of at least one string"));
         };
+        if texts.iter().any(|text| text.len() > TAG_VALUE_BYTES_MAX) {
+            let reason = format!("the value of a tag has at most {TAG_VALUE_BYTES_MAX} bytes");
+            return Err(refused(&reason));
+        }
         texts.sort_unstable();
         if may_repeat {
             texts.dedup();
@@ -337,6 +375,25 @@ fn read_tags(value: &Value, pointer: &str, may_repeat: bool) -> Result<MetaTags,
     Ok(tags)
 }
 
+/// The document of a patch without the tags that have lost their last value, and without an empty
+/// object of tags: both are as if they were absent.
+pub(crate) fn without_empty_tags<'d>(document: &'d Value, name: &str) -> Cow<'d, Value> {
+    let is_empty = |values: &Value| values.as_array().is_some_and(Vec::is_empty);
+    let tags = document.get(name).and_then(Value::as_object);
+    if !tags.is_some_and(|tags| tags.is_empty() || tags.values().any(is_empty)) {
+        return Cow::Borrowed(document);
+    }
+    let mut document = document.clone();
+    if let Some(tags) = document.get_mut(name).and_then(Value::as_object_mut) {
+        tags.retain(|_, values| !is_empty(values));
+        let is_gone = tags.is_empty();
+        if let Some(object) = document.as_object_mut().filter(|_| is_gone) {
+            object.remove(name);
+        }
+    }
+    Cow::Owned(document)
+}
+
 /// A part of a JSON pointer (RFC 6901).
 pub(crate) fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
@@ -349,11 +406,10 @@ pub(crate) fn text(
     pointer: &str,
 ) -> Result<Option<String>, Problem> {
     let Some(value) = object.get(name) else { return Ok(None) };
-    let max = nearstate_model::limits::TAG_VALUE_BYTES_MAX;
     match value.as_str() {
         Some(text) if is_short_text(text) => Ok(Some(text.to_owned())),
         _ => {
-            let reason = format!("must be a string of 1 to {max} bytes");
+            let reason = format!("must be a string of 1 to {TAG_VALUE_BYTES_MAX} bytes");
             Err(Problem::optional(format!("{pointer}/{name}"), reason))
         }
     }
@@ -361,7 +417,7 @@ pub(crate) fn text(
 
 /// True for a text that fits into a tag.
 pub(crate) fn is_short_text(text: &str) -> bool {
-    !text.is_empty() && text.len() <= nearstate_model::limits::TAG_VALUE_BYTES_MAX
+    !text.is_empty() && text.len() <= TAG_VALUE_BYTES_MAX
 }
 
 /// True for an absolute `http` or `https` URI without control characters: the parser of URIs takes
@@ -415,7 +471,7 @@ mod tests {
         });
         assert_eq!(meta.to_json(), wanted);
         assert_eq!(RecordMeta::from_json(&wanted, "").unwrap(), meta);
-        let pairs = meta.pairs();
+        let pairs = meta.pairs(&[]);
         assert!(pairs.contains(&("ueId", b"455346")) && pairs.contains(&(SCHEMA_TAG, b"s1")));
         assert_eq!(RecordMeta::parse(b" \r\n").unwrap(), RecordMeta::default());
     }
@@ -500,10 +556,29 @@ mod tests {
             assert_eq!(problem.status.as_u16(), 400, "{text}");
             assert_eq!(problem.invalid[0].0, pointer, "{text}");
         }
-        for (count, is_valid) in [(TAGS_MAX, true), (TAGS_MAX + 1, false)] {
-            let values: Vec<String> = (0..count).map(|value| value.to_string()).collect();
-            let meta = RecordMeta::from_json(&json!({"tags": {"a": values}}), "");
-            assert_eq!(meta.is_ok(), is_valid, "{count}");
+        let long = ["x".repeat(TAG_NAME_BYTES_MAX + 1), "x".repeat(TAG_VALUE_BYTES_MAX + 1)];
+        for (meta, pointer) in [
+            (json!({"tags": {"a": ["x", long[1]]}}), "/tags/a".to_owned()),
+            (json!({"tags": {&long[0]: ["x"]}}), format!("/tags/{}", long[0])),
+        ] {
+            let problem = RecordMeta::parse(meta.to_string().as_bytes()).unwrap_err();
+            assert_eq!(problem.invalid[0].0, pointer);
+            assert_eq!(problem.cause, "OPTIONAL_IE_INCORRECT");
+        }
+        for (count, schema, is_valid) in [
+            (TAGS_MAX, None, true),
+            (TAGS_MAX + 1, None, false),
+            (TAGS_MAX - 1, Some("s"), true),
+            (TAGS_MAX, Some("s"), false),
+        ] {
+            let values: Vec<String> = (0..count).map(|value| format!("{value:02}")).collect();
+            let mut meta = json!({"tags": {"a": values}});
+            if let Some(schema) = schema {
+                meta["schemaId"] = json!(schema);
+            }
+            let parsed = RecordMeta::parse(meta.to_string().as_bytes());
+            assert_eq!(parsed.is_ok(), is_valid, "{count} {schema:?}");
+            assert_eq!(RecordMeta::from_json(&meta, "").is_ok(), is_valid, "{count} {schema:?}");
         }
         assert!(RecordMeta::parse(b"{").unwrap_err().detail.contains("JSON"));
     }

@@ -34,6 +34,7 @@ mod host_client;
 mod outbox;
 mod room;
 mod notification;
+mod subscribers;
 mod notified_record;
 
 /// How often a node that does not deliver tries to, and one that delivers looks at all targets.

@@ -85,6 +85,33 @@ pub(crate) fn apply(
     failed
 }
 
+/// Applies all items, of which only the last document must be valid (RFC 6902, section 5). If one
+/// fails, or `validate` refuses the last document, the items are reported and the document is of no
+/// use: nothing may be written.
+pub(crate) fn apply_whole(
+    document: &mut Value,
+    items: &[PatchItem],
+    validate: impl Fn(&Value) -> Result<(), Problem>,
+) -> Vec<FailedItem> {
+    let before = document.clone();
+    let failed = apply(document, items, |_, _| Ok(()));
+    if !failed.is_empty() {
+        return failed;
+    }
+    let Err(problem) = validate(document) else { return Vec::new() };
+    // Reported is the item from which on no document was valid.
+    let (mut current, mut is_valid, mut blamed) = (before, true, 0);
+    for (index, item) in items.iter().enumerate() {
+        let applied = apply_one(&mut current, item);
+        debug_assert!(applied.is_ok(), "an item is applied again");
+        let was_valid = std::mem::replace(&mut is_valid, validate(&current).is_ok());
+        blamed = if was_valid && !is_valid { index } else { blamed };
+    }
+    let reason = format!("{} (failed operation index= {blamed})", problem.detail);
+    let path = items.get(blamed).map(|item| item.path.clone()).unwrap_or_default();
+    vec![FailedItem { path, reason, is_test: false }]
+}
+
 fn apply_one(document: &mut Value, item: &PatchItem) -> Result<(), String> {
     patch(document, std::slice::from_ref(&item.operation)).map_err(|error| error.to_string())
 }
@@ -186,6 +213,29 @@ mod tests {
         assert_eq!(paths, [("/missing", false), ("/a", true), ("/forbidden", false)]);
         assert!(failed[2].reason.contains("index= 3"), "{}", failed[2].reason);
         assert_eq!(result(&failed)["report"][0]["path"], "/missing");
+    }
+
+    #[test]
+    fn only_the_last_document_of_a_whole_patch_is_validated() {
+        let validate = |value: &Value| {
+            let text = value["a"].as_str().map(drop);
+            text.ok_or_else(|| Problem::message("a must be a string"))
+        };
+        let apply = |items: Value| {
+            let mut document = json!({"a": "x"});
+            let failed = apply_whole(&mut document, &parse(&items).unwrap(), validate);
+            (document, failed)
+        };
+        let remove = json!({"op": "remove", "path": "/a"});
+        let add = json!({"op": "add", "path": "/a", "value": "y"});
+        let other = json!({"op": "add", "path": "/b", "value": 1});
+        assert_eq!(apply(json!([remove, other, add])), (json!({"a": "y", "b": 1}), Vec::new()));
+        let (_, failed) = apply(json!([remove, add, remove, other]));
+        assert_eq!(failed.len(), 1);
+        assert_eq!(failed[0].path, "/a");
+        assert!(failed[0].reason.contains("index= 2"), "{}", failed[0].reason);
+        let (_, failed) = apply(json!([add, remove, remove]));
+        assert!(failed[0].reason.contains("index= 2"), "{}", failed[0].reason);
     }
 
     #[test]

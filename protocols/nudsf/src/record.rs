@@ -8,6 +8,7 @@
 //! | `meta.tags` | tags |
 //! | `meta.ttl` | expiry time |
 //! | `meta.schemaId` | the tag [`SCHEMA_TAG`] |
+//! | values of the schema's unique keys | the tags, and their digests as [`UNIQUE_TAG`] |
 //! | `meta.callbackReference`, headers of blocks, times | attributes (`attributes.rs`) |
 //! | `ETag` of the record | version |
 //! | `ETag` of meta, of a block | digest of the representation |
@@ -17,7 +18,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use hyper::body::Bytes;
-use nearstate_model::limits::TAG_VALUE_BYTES_MAX;
+use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TAGS_MAX};
 use nearstate_store::{Form, Kind, Metadata, Namespace, Txn, View};
 
 use crate::attributes::{
@@ -25,7 +26,7 @@ use crate::attributes::{
     meta_digest,
 };
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, SCHEMA_TAG, meta_text};
+use crate::meta::{RecordMeta, SCHEMA_TAG, UNIQUE_TAG, UniqueDigest, meta_text};
 use crate::multipart::{DEFAULT_TYPE, MultipartWriter};
 use crate::tags::{MetaTags, is_plain, is_reserved};
 
@@ -187,6 +188,14 @@ impl<'v> StoredRecord<'v> {
         self.decoded.get_or_init(|| self.encoded.and_then(Attributes::decode)).as_ref()
     }
 
+    /// The attributes of a record of named blocks, without those of blocks that another interface
+    /// has deleted.
+    fn kept_attributes(&self) -> Attributes<'v> {
+        let mut kept = self.attributes().cloned().unwrap_or_default();
+        kept.blocks.retain(|block| self.view.block(block.id).is_some());
+        kept
+    }
+
     /// The version of the record.
     pub(crate) fn version(&self) -> u64 {
         self.view.version()
@@ -208,6 +217,12 @@ impl<'v> StoredRecord<'v> {
         let callback = self.attributes().map(|attributes| attributes.callback.to_owned());
         let callback = callback.filter(|callback| !callback.is_empty());
         RecordMeta { expires_ms: self.view.expires_ms(), callback, schema_id, tags }
+    }
+
+    /// The digests of its values of unique keys.
+    fn unique(&self) -> Vec<UniqueDigest> {
+        let digests = self.view.tags().filter(|(name, _)| *name == UNIQUE_TAG);
+        digests.filter_map(|(_, digest)| digest.try_into().ok()).collect()
     }
 
     /// The JSON text of [`Self::meta`].
@@ -279,10 +294,11 @@ impl<'v> StoredRecord<'v> {
     /// Why the record cannot be written again from its meta and blocks: another interface has given
     /// it what they cannot express, and a write would lose it. `None` if it can.
     pub(crate) fn inexact(&self) -> Option<&'static str> {
-        let is_known = |name: &str| [SCHEMA_TAG, ATTRIBUTES_TAG].contains(&name);
+        let is_known = |name: &str| [SCHEMA_TAG, ATTRIBUTES_TAG, UNIQUE_TAG].contains(&name);
+        let is_binary = |name: &str| [ATTRIBUTES_TAG, UNIQUE_TAG].contains(&name);
         let mut tags = self.view.tags();
         if tags.any(|(name, value)| {
-            str::from_utf8(value).is_err() && name != ATTRIBUTES_TAG
+            str::from_utf8(value).is_err() && !is_binary(name)
                 || is_reserved(name) && !is_known(name)
         }) {
             return Some("a tag of the record has a value that is no text");
@@ -428,27 +444,29 @@ pub(crate) fn attributes_of<'d>(
     }
 }
 
-/// Writes a whole record in a transaction.
+/// Writes a whole record in a transaction, with the digests of its values of unique keys.
 ///
 /// # Errors
 /// As [`Txn::put_with_metadata`].
 pub(crate) fn write_record(
     txn: &Txn<'_>,
     place: RecordPlace<'_>,
-    draft: &RecordDraft<'_>,
+    (draft, unique): (&RecordDraft<'_>, &[UniqueDigest]),
     old: Option<&StoredRecord<'_>>,
 ) -> nearstate_model::Result<()> {
     let old = old.and_then(|old| ReplacedAttributes::of(old.encoded?));
     let encoded = attributes_of(draft, old, place.now_ms).encode();
     let RecordPlace { namespace, key, .. } = place;
-    let mut tags = draft.meta.pairs();
+    let mut tags = draft.meta.pairs(unique);
     let expires_ms = draft.meta.expires_ms;
     let is_unnamed = match draft.blocks.as_slice() {
         [] => true,
         [block] => block.id == VALUE_BLOCK,
         _ => false,
     };
-    if is_unnamed && namespace.kind() == Kind::Mixed && encoded.len() <= TAG_VALUE_BYTES_MAX {
+    // A record whose tags leave no room for the attributes has its one block as a named one.
+    let has_room = encoded.len() <= TAG_VALUE_BYTES_MAX && tags.len() < TAGS_MAX;
+    if is_unnamed && namespace.kind() == Kind::Mixed && has_room {
         tags.push((ATTRIBUTES_TAG, &encoded));
         let value = draft.blocks.first().map_or(&[][..], |block| &block.bytes);
         return txn.put_with_metadata(namespace, key, value, Metadata { tags: &tags, expires_ms });
@@ -470,7 +488,7 @@ pub(crate) fn write_one_block(
     (id, block): (&str, Option<&BlockDraft<'_>>),
 ) -> nearstate_model::Result<()> {
     let mut attributes = match old.view.form() {
-        Form::Blocks => old.attributes().cloned().unwrap_or_default(),
+        Form::Blocks => old.kept_attributes(),
         // The form of the record may change, so it is written as a whole.
         Form::Value | Form::Set => {
             let mut draft = old.to_draft();
@@ -485,7 +503,7 @@ pub(crate) fn write_one_block(
                 (None, Some(block)) => draft.blocks.push(block.clone()),
                 (None, None) => {}
             }
-            return write_record(txn, place, &draft, Some(old));
+            return write_record(txn, place, (&draft, &old.unique()), Some(old));
         }
     };
     attributes.modified_ms = place.now_ms;
@@ -515,7 +533,7 @@ pub(crate) fn write_one_block(
     Ok(())
 }
 
-/// Replaces the meta of a record.
+/// Replaces the meta of a record, and the digests of its values of unique keys.
 ///
 /// # Errors
 /// As [`Txn::set_metadata`].
@@ -523,13 +541,13 @@ pub(crate) fn write_meta(
     txn: &Txn<'_>,
     place: RecordPlace<'_>,
     old: &StoredRecord<'_>,
-    meta: &RecordMeta,
+    (meta, unique): (&RecordMeta, &[UniqueDigest]),
 ) -> nearstate_model::Result<()> {
     let attributes = match old.view.form() {
-        Form::Blocks => old.attributes().cloned().unwrap_or_default(),
+        Form::Blocks => old.kept_attributes(),
         Form::Value | Form::Set => {
             let draft = RecordDraft { meta: meta.clone(), ..old.to_draft() };
-            return write_record(txn, place, &draft, Some(old));
+            return write_record(txn, place, (&draft, unique), Some(old));
         }
     };
     let encoded = Attributes {
@@ -541,7 +559,7 @@ pub(crate) fn write_meta(
     }
     .encode();
     txn.set_fields(place.namespace, place.key, &[(ATTRIBUTES_BLOCK.as_bytes(), &encoded)])?;
-    let metadata = Metadata { tags: &meta.pairs(), expires_ms: meta.expires_ms };
+    let metadata = Metadata { tags: &meta.pairs(unique), expires_ms: meta.expires_ms };
     txn.set_metadata(place.namespace, place.key, metadata).map(drop)
 }
 

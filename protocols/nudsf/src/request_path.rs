@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use hyper::header::ALLOW;
 use hyper::{Method, StatusCode, Uri};
+use nearstate_model::limits::KEY_BYTES_MAX;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::features::FeatureSet;
@@ -177,10 +178,19 @@ pub(crate) fn parse<'u>(method: &Method, uri: &'u Uri) -> Result<RequestPath<'u>
         spec,
         realm: decode("{realmId}", realm)?,
         storage: decode("{storageId}", storage)?,
-        id: decode(id_name(resource), id)?,
+        id: check_id(decode(id_name(resource), id)?, id_name(resource))?,
         block: decode("{blockId}", block)?,
         query: Query::parse(uri.query().unwrap_or_default())?,
     })
+}
+
+/// Checks the length of an id: it is the key of a record of the store.
+fn check_id<'u>(id: Cow<'u, str>, name: &str) -> Result<Cow<'u, str>, Problem> {
+    if id.len() <= KEY_BYTES_MAX {
+        return Ok(id);
+    }
+    let reason = format!("must have at most {KEY_BYTES_MAX} bytes");
+    Err(Problem::parameter("MANDATORY_IE_INCORRECT", name, reason))
 }
 
 /// The name of the variable in the path of a resource that has the id.

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX};
 use serde_json::{Map, Value};
 
 use crate::plain_json::PlainJson;
@@ -19,7 +20,7 @@ pub(crate) fn is_reserved(name: &str) -> bool {
 
 /// True for the name of a tag that a client writes.
 pub(crate) fn is_tag_name(name: &str) -> bool {
-    !name.is_empty() && !is_reserved(name)
+    !name.is_empty() && name.len() <= TAG_NAME_BYTES_MAX && !is_reserved(name)
 }
 
 /// True for a text that needs no escape in JSON. Most do not. Without an early end, several bytes
@@ -85,7 +86,7 @@ impl MetaTags {
                 let value_at = json.place_of(value).checked_sub(begin)?;
                 let (name, value) = ((name_at, name.len()), (value_at, value.len()));
                 pairs.push(TagPlace { prefix, name, value });
-                Some(())
+                (value.1 <= TAG_VALUE_BYTES_MAX).then_some(())
             })?;
             names += 1;
             (is_tag_name(name) && pairs.len() > before).then_some(())

@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::limits::JSON_BYTES_MAX;
 use crate::meta::{
     SCHEMA_TAG, is_callback, is_short_text, parse_json, push_json_text, repeatable_tags_from_json,
-    text, uri,
+    text, uri, without_empty_tags,
 };
 use crate::plain_json::PlainJson;
 use crate::problem::Problem;
@@ -193,19 +193,22 @@ impl Timer {
         let valid = (text.len() <= JSON_BYTES_MAX).then(|| Self::read_valid(text, id)).flatten();
         match valid {
             Some(timer) => Ok(timer),
-            None => Self::parse(parse_json(text)?, id),
+            None => Self::parse(&parse_json(text)?, id),
         }
     }
 
     /// Reads the text of a stored timer, of any length. `None`: it is no timer.
     pub(crate) fn of_stored(text: &Bytes, id: &str) -> Option<Self> {
-        let tree = || Self::parse(serde_json::from_slice(text).ok()?, id).ok();
+        let tree = || Self::parse(&serde_json::from_slice(text).ok()?, id).ok();
         Self::read_valid(text, id).or_else(tree)
     }
 
     /// Reads a valid text without a tree of values. `None`: the tree has the reason.
     fn read_valid(text: &Bytes, id: &str) -> Option<Self> {
         let read = TimerText::read(text)?;
+        if read.tags.as_ref().is_some_and(|tags| tags.len() == 0) {
+            return None;
+        }
         let expires_ms = parse_date_time(read.expires?)?;
         let text = match read.id {
             Some(given) if given != id => return None,
@@ -237,7 +240,8 @@ impl Timer {
     ///
     /// # Errors
     /// 400 with the pointer of the invalid attribute.
-    pub(crate) fn parse(mut value: Value, id: &str) -> Result<Self, Problem> {
+    pub(crate) fn parse(value: &Value, id: &str) -> Result<Self, Problem> {
+        let mut value = without_empty_tags(value, "metaTags").into_owned();
         let Some(object) = value.as_object() else {
             return Err(Problem::message("a timer must be an object"));
         };
@@ -406,7 +410,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn timer(value: &Value) -> Timer {
-        Timer::parse(value.clone(), "t").unwrap()
+        Timer::parse(value, "t").unwrap()
     }
 
     fn value(timer: &Timer) -> Value {
@@ -482,10 +486,10 @@ mod tests {
                 "/callbackReference",
             ),
         ] {
-            let problem = Timer::parse(value.clone(), "t").unwrap_err();
+            let problem = Timer::parse(&value, "t").unwrap_err();
             assert_eq!(problem.invalid.first().unwrap().0, param, "{value}");
         }
-        assert!(Timer::parse(json!([]), "t").is_err());
+        assert!(Timer::parse(&json!([]), "t").is_err());
     }
 
     proptest! {
@@ -496,6 +500,7 @@ mod tests {
                 r#""expires":null"#, r#""timerId":"t""#, r#""timerId":"u""#,
                 r#""timerId":"\u0074""#,
                 r#""metaTags":{"a":["x","w"],"b":["y"]}"#, r#""metaTags":{"a":[]}"#,
+                r#""metaTags":{}"#,
                 r#""deleteAfter":0"#, r#""deleteAfter":5"#, r#""deleteAfter":-1"#,
                 r#""deleteAfter":3155760001"#, r#""deleteAfter":"1""#, r#""periodicRepetition":0"#,
                 r#""periodicRepetition":1"#, r#""repetitionCount":0"#, r#""repetitionCount":1.5"#,
@@ -509,7 +514,7 @@ mod tests {
                 members.push(r#""expires":"2030-01-01T00:00:00Z""#);
             }
             let text = Bytes::from(format!(" {{{}}} ", members.join(",")));
-            let tree = Timer::parse(serde_json::from_slice(&text).unwrap(), "t");
+            let tree = Timer::parse(&serde_json::from_slice(&text).unwrap(), "t");
             let read = Timer::read(&text, "t");
             // The text keeps the order of the client.
             let same = |timer: Timer| (value(&timer), Timer { text: Bytes::new(), ..timer });

@@ -15,40 +15,16 @@ use hyper::header::{AUTHORIZATION, HeaderMap, WWW_AUTHENTICATE};
 use nearstate_model::Error;
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::timeout;
-use ring::hmac;
-use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::fetch_state::FetchState;
 use crate::grant::Grant;
+use crate::json_web_key::{NamedKey, TokenKeySet};
 use crate::problem::Problem;
 
 /// The longest token, in bytes. A longer one is refused before it is decoded.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
-
-/// The most keys of a set.
-const KEYS_MAX: usize = 64;
-
-/// The shortest secret of a MAC, in bytes: the output of its hash (RFC 7518, 3.2).
-const SECRET_BYTES_MIN: usize = 32;
-
-/// A key that verifies signatures of one algorithm.
-enum VerificationKey {
-    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
-    P256(Vec<u8>),
-    P384(Vec<u8>),
-    Ed25519(Vec<u8>),
-    Mac(hmac::Key),
-}
-
-struct NamedKey {
-    id: Option<String>,
-    key: VerificationKey,
-}
-
-/// A JSON web key set.
-pub(crate) struct TokenKeySet(Vec<NamedKey>);
 
 /// The keys that tokens may be signed with, and the audiences that tokens may be for. Cheap to
 /// clone: clones share the keys.
@@ -228,12 +204,14 @@ impl TokenKeys {
             (current.clone(), self.generation())
         };
         let Some(TokenKeySet(keys)) = keys.as_deref() else { return Err(TokenRefusal::NoKeys) };
-        let mut keys = keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id).peekable();
-        if id.is_some() && keys.peek().is_none() {
-            return Err(TokenRefusal::UnknownKey);
-        }
-        if !keys.any(|key| key.key.verifies(algorithm, signed.as_bytes(), &signature)) {
-            return Err("no key verifies its signature".into());
+        // A key without an id may be the one that the token names.
+        let is_candidate =
+            |key: &&NamedKey| id.is_none() || key.id.is_none() || key.id.as_deref() == id;
+        let mut candidates = keys.iter().filter(is_candidate);
+        if !candidates.any(|key| key.verifies(algorithm, signed.as_bytes(), &signature)) {
+            let is_known = id.is_none() || keys.iter().any(|key| key.id.as_deref() == id);
+            let refusal = TokenRefusal::Invalid("no key verifies its signature");
+            return Err(if is_known { refusal } else { TokenRefusal::UnknownKey });
         }
         let claims = decode_json(claims).ok_or("its claims are no JSON")?;
         Ok(self.grant(&claims, (now, generation))?)
@@ -266,32 +244,6 @@ impl TokenKeys {
     }
 }
 
-impl TokenKeySet {
-    /// Parses a key set.
-    ///
-    /// # Errors
-    /// Why it is no key set.
-    pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
-        let set: Value = serde_json::from_slice(text)
-            .map_err(|error| format!("wanted is a JSON web key set: {error}"))?;
-        let items = set.get("keys").and_then(Value::as_array);
-        let items = items.filter(|items| (1..=KEYS_MAX).contains(&items.len()));
-        let items =
-            items.ok_or_else(|| format!("`keys` must be an array of 1 to {KEYS_MAX} keys"))?;
-        let named = |(index, item): (usize, &Value)| {
-            let id = item.get("kid").and_then(Value::as_str).map(str::to_owned);
-            let key = key_of(item).map_err(|why| format!("key {index}: {why}"))?;
-            Ok(NamedKey { id, key })
-        };
-        items.iter().enumerate().map(named).collect::<Result<_, String>>().map(Self)
-    }
-
-    /// The number of keys.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
 fn unauthorized(detail: impl Into<String>, challenge: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "ACCESS_TOKEN_INVALID", detail)
         .with_header(WWW_AUTHENTICATE, challenge)
@@ -302,70 +254,11 @@ fn decode_json(part: &str) -> Option<Value> {
     serde_json::from_slice(&bytes).ok().filter(Value::is_object)
 }
 
-/// Reads a JSON web key.
-fn key_of(item: &Value) -> Result<VerificationKey, String> {
-    let text = |name: &str| item.get(name).and_then(Value::as_str);
-    let field = |name: &str| {
-        let bytes = text(name).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
-        bytes.ok_or_else(|| format!("`{name}` must be base64url"))
-    };
-    let point = |bytes: usize| {
-        let (x, y) = (field("x")?, field("y")?);
-        if x.len() != bytes || y.len() != bytes {
-            return Err(format!("`x` and `y` must have {bytes} bytes"));
-        }
-        Ok([vec![4], x, y].concat())
-    };
-    match (text("kty"), text("crv")) {
-        (Some("RSA"), _) => {
-            let modulus = field("n")?;
-            if modulus.len() < 256 {
-                return Err("an RSA key must have at least 2048 bits".to_owned());
-            }
-            Ok(VerificationKey::Rsa { modulus, exponent: field("e")? })
-        }
-        (Some("EC"), Some("P-256")) => Ok(VerificationKey::P256(point(32)?)),
-        (Some("EC"), Some("P-384")) => Ok(VerificationKey::P384(point(48)?)),
-        (Some("OKP"), Some("Ed25519")) => Ok(VerificationKey::Ed25519(field("x")?)),
-        (Some("oct"), _) => {
-            let secret = field("k")?;
-            if secret.len() < SECRET_BYTES_MIN {
-                return Err(format!("a secret must have at least {SECRET_BYTES_MIN} bytes"));
-            }
-            Ok(VerificationKey::Mac(hmac::Key::new(hmac::HMAC_SHA256, &secret)))
-        }
-        _ => Err("`kty` must be RSA, EC (P-256, P-384), OKP (Ed25519) or oct".to_owned()),
-    }
-}
-
-impl VerificationKey {
-    fn verifies(&self, algorithm: &str, signed: &[u8], signature: &[u8]) -> bool {
-        let with = |known: &'static dyn signature::VerificationAlgorithm, key: &[u8]| {
-            UnparsedPublicKey::new(known, key).verify(signed, signature).is_ok()
-        };
-        match (self, algorithm) {
-            (Self::Rsa { modulus, exponent }, "RS256" | "RS384" | "RS512") => {
-                let known = match algorithm {
-                    "RS256" => &signature::RSA_PKCS1_2048_8192_SHA256,
-                    "RS384" => &signature::RSA_PKCS1_2048_8192_SHA384,
-                    _ => &signature::RSA_PKCS1_2048_8192_SHA512,
-                };
-                let key = RsaPublicKeyComponents { n: modulus, e: exponent };
-                key.verify(known, signed, signature).is_ok()
-            }
-            (Self::P256(key), "ES256") => with(&signature::ECDSA_P256_SHA256_FIXED, key),
-            (Self::P384(key), "ES384") => with(&signature::ECDSA_P384_SHA384_FIXED, key),
-            (Self::Ed25519(key), "EdDSA") => with(&signature::ED25519, key),
-            (Self::Mac(key), "HS256") => hmac::verify(key, signed, signature).is_ok(),
-            _ => false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use ring::hmac;
     use ring::rand::SystemRandom;
     use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
     use serde_json::json;
@@ -535,18 +428,42 @@ mod tests {
     }
 
     #[test]
-    fn invalid_key_sets_are_refused_with_the_reason() {
-        for (set, why) in [
-            ("", "JSON"),
-            ("{}", "keys"),
-            (r#"{"keys":[]}"#, "keys"),
-            (r#"{"keys":[{"kty":"X"}]}"#, "kty"),
-            (r#"{"keys":[{"kty":"oct","k":"YQ"}]}"#, "at least"),
-            (r#"{"keys":[{"kty":"RSA","n":"YQ","e":"AQAB"}]}"#, "2048"),
-            (r#"{"keys":[{"kty":"EC","crv":"P-256","x":"YQ","y":"YQ"}]}"#, "32 bytes"),
+    fn keys_that_cannot_be_used_are_ignored() {
+        let secret = &secret_keys()["keys"][0];
+        let with = |name: &str, value: Value| {
+            let mut changed = secret.clone();
+            changed[name] = value;
+            changed
+        };
+        let token = signed(&json!({"alg": "HS256", "kid": "1"}), &claims(), mac);
+        let is_valid = |key: Value| {
+            // RFC 7517, section 5: the first two are ignored.
+            let set = json!({"keys": [
+                {"kty": "X", "kid": "1"}, {"kty": "RSA", "n": "YQ", "e": "AQAB"}, key,
+                {"kty": "oct", "kid": "other", "k": encode([7; 32])},
+            ]});
+            verify(&keys(&set), &token).is_ok()
+        };
+        for key in [
+            secret.clone(),
+            with("use", json!("sig")),
+            with("key_ops", json!(["sign", "verify"])),
+            with("alg", json!("HS256")),
+            // One without an id may be the one that the token names.
+            json!({"kty": "oct", "k": encode(SECRET)}),
         ] {
-            let error = TokenKeys::parse(set.as_bytes(), Vec::new()).unwrap_err();
-            assert!(error.contains(why), "{set}: {error}");
+            assert!(is_valid(key.clone()), "{key}");
+        }
+        for key in [
+            with("use", json!("enc")),
+            with("use", json!(1)),
+            with("key_ops", json!(["encrypt"])),
+            with("key_ops", json!("verify")),
+            with("alg", json!("HS384")),
+            with("kid", json!("2")),
+            with("k", json!(encode([8; 32]))),
+        ] {
+            assert!(!is_valid(key.clone()), "{key}");
         }
     }
 

@@ -2,9 +2,6 @@
 //! storage in one order, whichever interface made it: with the record before and after, also one
 //! that has expired. Subscriptions are in the same log, so that each takes effect at its place.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
-
 use nearstate_model::Result;
 use nearstate_node::executor::yield_if_due;
 use nearstate_store::{
@@ -17,103 +14,18 @@ use crate::notifier::notification::{Notification, OrderedKind, order_of};
 use crate::notifier::notification_page::{
     NotificationPage, NotificationPlace, PartialTransaction, RecordStep, TRANSACTIONS_MAX,
 };
-use crate::notifier::notified_record::{NotifiedRecord, bytes_of, expires_ms, is_same_block};
-use crate::record::StoredBlock;
+use crate::notifier::notified_record::{NotifiedRecord, bytes_of, expires_ms};
+use crate::notifier::subscribers::{NotifiableChange, NotifiedSubscription, SubscriberIndex};
 use crate::repository::StorageNamespaces;
-use crate::request_path::{MonitoredResource, encode_segment};
+use crate::request_path::encode_segment;
 use crate::settings::NotificationKind;
-use crate::times::parse_date_time;
-
-/// True if a change of this record changes the resource.
-fn is_changed(resource: &MonitoredResource, change: &NotifiableChange<'_>) -> bool {
-    let (before, after) = (change.before.as_ref(), change.after.as_ref());
-    match resource {
-        MonitoredResource::Records => true,
-        MonitoredResource::Record(id) => id == change.key,
-        MonitoredResource::Meta(id) => {
-            id == change.key && before.map(|one| &one.meta) != after.map(|one| &one.meta)
-        }
-        MonitoredResource::Blocks(id) => {
-            id == change.key && is_other(before, after, NotifiedRecord::has_same_blocks)
-        }
-        MonitoredResource::Block(id, block) => {
-            let (before, after) = (block_of(before, block), block_of(after, block));
-            id == change.key && is_other(before, after, is_same_block)
-        }
-    }
-}
-
-/// True if only one exists, or both are not the same.
-fn is_other<T>(before: Option<&T>, after: Option<&T>, is_same: impl Fn(&T, &T) -> bool) -> bool {
-    match (before, after) {
-        (Some(before), Some(after)) => !is_same(before, after),
-        (None, None) => false,
-        (Some(_), None) | (None, Some(_)) => true,
-    }
-}
-
-/// The block with this id.
-fn block_of<'r, 'v>(
-    record: Option<&'r NotifiedRecord<'v>>,
-    id: &str,
-) -> Option<&'r StoredBlock<'v>> {
-    record?.blocks.iter().find(|block| block.id == id)
-}
-
-/// A subscription.
-#[derive(Clone, Debug)]
-struct NotifiedSubscription {
-    callback: String,
-    /// The URI of the storage.
-    base: String,
-    /// `None`: all records.
-    monitored: Option<Vec<MonitoredResource>>,
-    /// Empty: all operations.
-    operations: Vec<String>,
-    /// 0: never.
-    expires_ms: u64,
-}
-
-impl NotifiedSubscription {
-    fn parse(value: &Value, base: &str) -> Option<Self> {
-        let list = |name: &str| -> Vec<String> {
-            let filter = value.get("subFilter").and_then(|filter| filter.get(name));
-            let items = filter.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-            items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
-        };
-        let expiry = value.get("expiry").and_then(Value::as_str).and_then(parse_date_time);
-        Some(Self {
-            callback: value.get("callbackReference")?.as_str()?.to_owned(),
-            base: base.to_owned(),
-            // A URI that names no records matches none.
-            monitored: Some(list("monitoredResourceUris"))
-                .filter(|uris| !uris.is_empty())
-                .map(|uris| uris.iter().filter_map(|uri| resource_of(uri)).collect()),
-            operations: list("operations"),
-            expires_ms: expiry.unwrap_or(0),
-        })
-    }
-}
-
-fn resource_of(uri: &str) -> Option<MonitoredResource> {
-    MonitoredResource::parse(uri).map(|(_, _, resource)| resource)
-}
-
-/// A change of a record.
-struct NotifiableChange<'v> {
-    /// The id.
-    key: &'v str,
-    before: Option<NotifiedRecord<'v>>,
-    after: Option<NotifiedRecord<'v>>,
-    time_ms: u64,
-}
 
 /// A storage, and the subscriptions that its changes are matched with.
 struct WatchedStorage {
     namespaces: StorageNamespaces,
     /// The URI, relative without an `apiRoot`.
     uri: String,
-    subscribers: BTreeMap<Vec<u8>, NotifiedSubscription>,
+    subscribers: SubscriberIndex,
 }
 
 /// What was read from the log.
@@ -148,7 +60,7 @@ impl StorageSubscriptions {
     ) -> Result<Self> {
         let mut all = Vec::new();
         for (namespaces, uri) in storages {
-            let mut subscribers = BTreeMap::new();
+            let mut subscribers = SubscriberIndex::default();
             let (mut scan, mut steps) = (session.scan(namespaces.subscriptions)?, 0_u32);
             while scan.step()? {
                 steps += 1;
@@ -157,8 +69,9 @@ impl StorageSubscriptions {
                 }
                 if let Some(view) = scan.view()? {
                     let tags = view.tags();
-                    let subscriber = subscriber_of(view.bytes(), tags, &uri);
-                    subscribers.extend(subscriber.map(|found| (view.key().to_vec(), found)));
+                    if let Some(subscriber) = subscriber_of(view.bytes(), tags, &uri) {
+                        subscribers.insert(view.key(), subscriber);
+                    }
                 }
             }
             drop(scan);
@@ -274,8 +187,8 @@ impl WatchedStorage {
         }
         let after = versions.after.as_ref();
         match after.and_then(|after| subscriber_after(after, &self.uri)) {
-            Some(found) => drop(self.subscribers.insert(versions.key.to_vec(), found)),
-            None => drop(self.subscribers.remove(versions.key)),
+            Some(found) => self.subscribers.insert(versions.key, found),
+            None => self.subscribers.remove(versions.key),
         }
         true
     }
@@ -298,7 +211,7 @@ impl WatchedStorage {
             let expires_ms = expires_ms(before);
             expires_ms != 0 && expires_ms <= time_ms
         });
-        if self.subscribers.is_empty() && !has_expired {
+        if !self.subscribers.has_any(key) && !has_expired {
             return true;
         }
         let both = [versions.before.as_ref(), versions.after.as_ref()];
@@ -315,14 +228,14 @@ impl WatchedStorage {
                 }
                 page.add(self.record_expired(key, (&record, callback), order, time_ms));
             }
-            let change = NotifiableChange { key, before: Some(record), after: None, time_ms };
+            let change = NotifiableChange::new(key, (Some(record), None), time_ms);
             place.step = place.step.max(RecordStep::Ended);
             if place.step == RecordStep::Ended && !self.notify(&change, order, place, page) {
                 return false;
             }
         }
         place.step = RecordStep::Changed;
-        let change = NotifiableChange { key, before, after, time_ms };
+        let change = NotifiableChange::new(key, (before, after), time_ms);
         self.notify(&change, order, place, page)
     }
 
@@ -361,21 +274,14 @@ impl WatchedStorage {
             (Some(_), Some(after)) => ("UPDATED", after, NOTIFICATION_BYTES_MAX),
             (Some(before), None) => ("DELETED", before, LAST_NOTIFICATION_BYTES_MAX),
         };
-        let first = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-        for (key, subscriber) in self.subscribers.range::<[u8], _>((first, Bound::Unbounded)) {
+        for (key, subscriber) in self.subscribers.of_record(change.key, from.as_deref()) {
             if page.is_full() {
-                place.subscription = Some(key.clone());
+                place.subscription = Some(key.to_vec());
                 return false;
             }
-            page.looks += 1;
-            let is_over = subscriber.expires_ms != 0 && subscriber.expires_ms <= change.time_ms;
-            let is_wanted = subscriber.operations.is_empty()
-                || subscriber.operations.iter().any(|wanted| wanted == operation);
-            let is_monitored = subscriber
-                .monitored
-                .as_ref()
-                .is_none_or(|all| all.iter().any(|monitored| is_changed(monitored, change)));
-            if is_over || !is_wanted || !is_monitored {
+            let (is_wanted, looks) = subscriber.wants(operation, change);
+            page.looks += 1 + looks;
+            if !is_wanted {
                 continue;
             }
             let descriptor = json!({
@@ -429,13 +335,22 @@ mod tests {
         (session, StorageNamespaces { records, subscriptions, schemas, timers, name_hash })
     }
 
-    fn subscriptions(namespaces: StorageNamespaces, count: usize) -> StorageSubscriptions {
-        let value = json!({"callbackReference": "http://nf/"});
-        let one = |number: usize| {
+    /// Subscriptions that monitor the same resources; none: all records.
+    fn subscriptions(
+        namespaces: StorageNamespaces,
+        count: usize,
+        below: &[String],
+    ) -> StorageSubscriptions {
+        let mut value = json!({"callbackReference": "http://nf/"});
+        if !below.is_empty() {
+            let uri = |below: &String| Value::from(format!("/nudsf-dr/v1/r/s/records/{below}"));
+            value["subFilter"]["monitoredResourceUris"] = below.iter().map(uri).collect();
+        }
+        let mut subscribers = SubscriberIndex::default();
+        for number in 0..count {
             let subscription = NotifiedSubscription::parse(&value, "").unwrap();
-            (format!("{number:04}").into_bytes(), subscription)
-        };
-        let subscribers = (0..count).map(one).collect();
+            subscribers.insert(format!("{number:04}").as_bytes(), subscription);
+        }
         StorageSubscriptions(vec![WatchedStorage { namespaces, uri: String::new(), subscribers }])
     }
 
@@ -452,7 +367,7 @@ mod tests {
             Ok(())
         });
         written.unwrap();
-        let all = subscriptions(namespaces, SUBSCRIBERS);
+        let all = subscriptions(namespaces, SUBSCRIBERS, &[]);
         let mut stream = session.commit_stream().unwrap();
         let entry = loop {
             match stream.next().unwrap().unwrap() {
@@ -508,14 +423,66 @@ mod tests {
                 count += batch.transactions;
             }
         };
-        // Neither subscription is for one of these records.
-        let mut all = subscriptions(namespaces, 2);
-        for subscriber in all.0.iter_mut().flat_map(|storage| storage.subscribers.values_mut()) {
-            subscriber.monitored = Some(vec![MonitoredResource::Blocks("other".to_owned())]);
-        }
-        let (most, count) = read(&mut all);
+        let of_block = |number: usize| format!("r{number}/blocks/none");
+        let of_blocks: Vec<String> = (0..CHANGES).map(of_block).collect();
+        let (most, count) = read(&mut subscriptions(namespaces, 2, &of_blocks));
         assert!(count >= CHANGES && most <= 10, "{most} of {count} in one read");
-        assert_eq!(read(&mut subscriptions(namespaces, 0)), (count, count));
+        assert_eq!(read(&mut subscriptions(namespaces, 0, &[])), (count, count));
+        // Neither subscription is for one of these records.
+        let of_other = ["other/blocks".to_owned()];
+        assert_eq!(read(&mut subscriptions(namespaces, 2, &of_other)), (count, count));
+    }
+
+    /// The looks of each page of the last change, and the notifications of all.
+    fn pages(session: &Session, all: &StorageSubscriptions) -> (Vec<usize>, usize) {
+        let mut stream = session.commit_stream().unwrap();
+        let (mut looks, mut count) = (Vec::new(), 0);
+        while let Some(item) = stream.next().unwrap() {
+            let StreamItem::Transaction(entry) = item else { continue };
+            let (versions, mut place) =
+                (entry.versions().unwrap(), Some(NotificationPlace::default()));
+            looks.clear();
+            count = 0;
+            while let Some(from) = place {
+                let mut page = NotificationPage::default();
+                place = all.apply_records(&versions, 1, from, &mut page);
+                looks.push(page.looks);
+                count += page.found.len();
+            }
+        }
+        (looks, count)
+    }
+
+    #[test]
+    fn a_read_looks_at_a_bounded_number_of_the_blocks_that_subscriptions_monitor() {
+        const SUBSCRIBERS: usize = 400;
+        const BLOCKS: usize = 1024;
+        let folder = tempfile::tempdir().unwrap();
+        let (session, namespaces) = storage(&folder);
+        let put = |prefix: &str, text: &[u8]| {
+            let names: Vec<String> = (0..BLOCKS).map(|n| format!("{prefix}{n:04}")).collect();
+            let fields: Vec<_> = names.iter().map(|name| (name.as_bytes(), text)).collect();
+            let none = nearstate_store::Metadata::default();
+            let put =
+                session.transact(|txn| txn.put_fields(namespaces.records, b"a", &fields, none));
+            put.unwrap();
+        };
+        put("x", b"1");
+        let of = |record: &str| -> Vec<String> {
+            (0..BLOCKS).map(|number| format!("{record}/blocks/b{number:04}")).collect()
+        };
+        // No subscription of another record is looked at.
+        let of_other = subscriptions(namespaces, SUBSCRIBERS, &of("other"));
+        assert_eq!(pages(&session, &of_other), (vec![0], 0));
+        // Each subscription compares its blocks with the other ones, which have changed.
+        let of_record = subscriptions(namespaces, SUBSCRIBERS, &of("a"));
+        let (looks, count) = pages(&session, &of_record);
+        assert_eq!((looks.iter().sum(), count), (SUBSCRIBERS * (BLOCKS + 1), 0));
+        assert!(looks.iter().all(|looks| *looks <= 5 * (BLOCKS + 1)), "{looks:?}");
+        put("b", b"1");
+        let (looks, count) = pages(&session, &of_record);
+        assert_eq!(count, SUBSCRIBERS);
+        assert!(looks.iter().all(|looks| *looks <= 5 * (BLOCKS + 1)), "{looks:?}");
     }
 
     #[test]
@@ -550,18 +517,5 @@ mod tests {
         let read: usize = read;
         assert_eq!(read, SUBSCRIBERS);
         assert!(during > 0, "no request was served");
-    }
-
-    #[test]
-    fn a_uri_that_names_no_records_matches_none() {
-        let value = |uris: Value| {
-            json!({"callbackReference": "http://nf/", "subFilter": {
-            "monitoredResourceUris": uris}})
-        };
-        let of = |uris: Value| NotifiedSubscription::parse(&value(uris), "").unwrap().monitored;
-        assert_eq!(of(Value::Null), None);
-        assert_eq!(of(json!(["http://nf/records/a/"])), Some(Vec::new()));
-        let uri = "http://records/nudsf-dr/v1/r/s/records/a%40b";
-        assert_eq!(of(json!([uri])), Some(vec![MonitoredResource::Record("a@b".to_owned())]));
     }
 }

@@ -9,8 +9,9 @@ pub(crate) const TRANSACTIONS_MAX: usize = 64;
 const NOTIFICATIONS_MAX: usize = 256;
 const BYTES_MAX: usize = 4 << 20;
 
-/// What one read looks at: subscriptions, and bytes of records (of the last one it may be more).
-/// The core serves requests between two reads.
+/// What one read looks at: subscriptions with the single blocks that they monitor (of the last one
+/// it may be 1,024 more), and bytes of records (of the last one it may be more). The core serves
+/// requests between two reads.
 const LOOKS_MAX: usize = 4096;
 const EXAMINED_MAX: usize = 8 << 20;
 
@@ -54,7 +55,7 @@ pub(crate) struct PartialTransaction {
 pub(crate) struct NotificationPage {
     pub(crate) found: Vec<Notification>,
     bytes: usize,
-    /// Subscriptions that were looked at.
+    /// Subscriptions that were looked at, and monitored or changed blocks of each.
     pub(crate) looks: usize,
     /// Bytes of the records that were looked at.
     pub(crate) examined: usize,

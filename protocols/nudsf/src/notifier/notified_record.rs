@@ -1,6 +1,8 @@
 //! A version of a record as the log of the region has it. Its blocks stay where they are: the log
 //! holds them while the notifier looks at them.
 
+use std::collections::BTreeMap;
+
 use nearstate_store::meta::Meta;
 use nearstate_store::{StreamedChange, StreamedRecord};
 use serde_json::Value;
@@ -131,8 +133,27 @@ impl<'v> NotifiedRecord<'v> {
     }
 }
 
+/// The ids of the blocks that only one version has, or that are not the same, ascending.
+pub(crate) fn changed_blocks(
+    before: Option<&NotifiedRecord<'_>>,
+    after: Option<&NotifiedRecord<'_>>,
+) -> Vec<String> {
+    let before = before.iter().flat_map(|record| &record.blocks);
+    let mut old: BTreeMap<&str, &StoredBlock<'_>> = before.map(|block| (block.id, block)).collect();
+    let mut changed = Vec::new();
+    for block in after.iter().flat_map(|record| &record.blocks) {
+        match old.remove(block.id) {
+            Some(same) if is_same_block(same, block) => {}
+            Some(_) | None => changed.push(block.id.to_owned()),
+        }
+    }
+    changed.extend(old.into_keys().map(str::to_owned));
+    changed.sort_unstable();
+    changed
+}
+
 /// True for equal blocks. One that two versions share is not compared.
-pub(crate) fn is_same_block(one: &StoredBlock<'_>, other: &StoredBlock<'_>) -> bool {
+fn is_same_block(one: &StoredBlock<'_>, other: &StoredBlock<'_>) -> bool {
     (one.id, one.content_type, one.encoding) == (other.id, other.content_type, other.encoding)
         && (std::ptr::eq(one.bytes, other.bytes) || one.bytes == other.bytes)
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::schemas::check_schema;
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, check_json_bytes};
+use crate::meta::{RecordMeta, check_json_bytes, without_empty_tags};
 use crate::multipart::{self, BodyPart};
 use crate::operation_context::OperationContext;
 use crate::patch::{self, PatchItem};
@@ -188,7 +188,7 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
         let old = for_write(view.as_ref())?;
         let validators = || old.as_ref().map(StoredRecord::validators);
         context.check_write(validators, |status| Some(with_record(status, old.as_ref()?)))?;
-        check_schema(txn, context, &draft.meta)?;
+        let unique = check_schema(txn, context, &draft.meta)?;
         let previous = old.as_ref().filter(|_| context.gets_previous);
         let previous = previous.map(|old| with_record(StatusCode::OK, old));
         match &previous {
@@ -198,7 +198,7 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
             None if !context.accepts(MIXED) => {}
             None => context.check_body(MIXED, draft.multipart_bytes())?,
         }
-        write_record(txn, place(context), &draft, old.as_ref())?;
+        write_record(txn, place(context), (&draft, &unique), old.as_ref())?;
         Ok(old.is_some().then_some(previous))
     };
     log_expiry(context, draft.meta.callback.is_some(), &body).await?;
@@ -273,17 +273,17 @@ pub(super) async fn patch_meta(context: &OperationContext<'_>) -> Result<Reply, 
         context.check_write(|| Some(validators.clone()), |_| None)?;
         let validate = |item: &PatchItem, document: &Value| {
             check_attributes(item, "")?;
-            meta_of(context, document, &old_meta).map(drop)
+            meta_of(context, (document, ""), &old_meta).map(drop)
         };
         let failed = patch::apply(&mut document, &items, validate);
         refuse_failed_test(&failed)?;
         context.check_reply(&patched(&failed))?;
-        let meta = meta_of(context, &document, &old_meta)?;
+        let meta = meta_of(context, (&document, ""), &old_meta)?;
         if meta == old_meta {
             return Ok((validators, failed));
         }
-        check_schema(txn, context, &meta)?;
-        write_meta(txn, place(context), &old, &meta)?;
+        let unique = check_schema(txn, context, &meta)?;
+        write_meta(txn, place(context), &old, (&meta, &unique))?;
         let text = meta.to_text();
         let etag = old.meta_validators(&text).etag;
         Ok((Validators { etag, modified_ms: Some(context.now_ms) }, failed))
@@ -315,12 +315,12 @@ pub(super) fn refuse_failed_test(failed: &[patch::FailedItem]) -> Result<(), Pro
 /// The meta of a patched document. Tags that lost their last value are gone.
 fn meta_of(
     context: &OperationContext<'_>,
-    document: &Value,
+    (document, pointer): (&Value, &str),
     old: &RecordMeta,
 ) -> Result<RecordMeta, Problem> {
-    let meta = RecordMeta::from_json(document, "")?;
+    let meta = RecordMeta::from_json(&without_empty_tags(document, "tags"), pointer)?;
     if meta.expires_ms != old.expires_ms {
-        check_ttl(context, &meta, "")?;
+        check_ttl(context, &meta, pointer)?;
     }
     Ok(meta)
 }
@@ -357,8 +357,8 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
         context.check_write(|| Some(old.validators()), |_| None)?;
         require_exact(&old)?;
         let draft = patched_draft(context, &old, (&items, &parts))?;
-        check_schema(txn, context, &draft.meta)?;
-        write_record(txn, place(context), &draft, Some(&old))?;
+        let unique = check_schema(txn, context, &draft.meta)?;
+        write_record(txn, place(context), (&draft, &unique), Some(&old))?;
         Ok(())
     };
     log_expiry(context, may_set_callback(&items), &body).await?;
@@ -370,8 +370,10 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
 /// the record, `{"part": index}` for one of the request. Values of items that name a part become
 /// such objects, so that no value of a client is taken for one.
 fn refer_to_parts(mut document: Value, parts: &[BlockDraft<'_>]) -> Value {
+    let parts: BTreeMap<&str, usize> =
+        parts.iter().enumerate().map(|(index, part)| (&*part.id, index)).collect();
     let refer = |value: &mut Value| {
-        let index = parts.iter().position(|part| Some(&*part.id) == value.as_str());
+        let index = value.as_str().and_then(|id| parts.get(id));
         *value = match index {
             Some(index) => json!({"part": index}),
             None => json!({"missing": value.as_str().unwrap_or_default()}),
@@ -431,7 +433,7 @@ fn patched_draft<'d>(
     let build = |document: &Value| -> Result<RecordDraft<'d>, Problem> {
         let meta = match document.get("meta") {
             None => RecordMeta::default(),
-            Some(meta) => meta_of(context, meta, &stored.meta)?,
+            Some(meta) => meta_of(context, (meta, "/meta"), &stored.meta)?,
         };
         let extra = document
             .as_object()
@@ -459,7 +461,7 @@ fn patched_draft<'d>(
     };
     let mut failed = foreign_paths(items);
     if failed.is_empty() {
-        failed = patch::apply(&mut document, items, |_, document| build(document).map(drop));
+        failed = patch::apply_whole(&mut document, items, |document| build(document).map(drop));
     }
     if failed.is_empty() {
         return Ok(build(&document)?);

@@ -4,22 +4,32 @@
 //! `UNIQUE_KEY` makes its values unique among the records of the schema. Both are checked in the
 //! transaction that writes a record. A new requirement is accepted only while no record names the
 //! schema, so that every record that names a schema satisfies it.
+//!
+//! A record has a digest of each value of a unique key, with its schema and its tag, as the tag
+//! [`UNIQUE_TAG`]. So a lookup finds no record of another schema, however common the value is
+//! there. Records of a schema that an older build has stored have no digests. Those of a schema
+//! with [`DIGESTED_TAG`] do: it was put while no record named it. For any other one the index of
+//! the tag itself is searched.
+//!
+//! The store cannot remove an index that is complete, because readers may use it. A namespace has
+//! 32 of them; the tags of a later schema are searched by reading all records.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use hyper::StatusCode;
-use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX};
+use nearstate_model::Error;
+use nearstate_model::limits::{TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX, TAGS_MAX};
 use nearstate_node::executor::{TaskClass, spawn, yield_now};
 use nearstate_store::{
     PendingTagDeclaration, RetryPolicy, Session, Tag, TagSchema, TagState, Txn, Values, View,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::conditions::Validators;
-use crate::document::{Document, write_document};
-use crate::meta::{RecordMeta, SCHEMA_TAG, escape, text};
+use crate::document::{Document, write_schema};
+use crate::meta::{RecordMeta, SCHEMA_TAG, UNIQUE_TAG, UniqueDigest, escape, text, unique_digest};
 use crate::operation_context::OperationContext;
 use crate::problem::Problem;
 use crate::record::version_etag;
@@ -30,6 +40,9 @@ use crate::tags::is_reserved;
 
 /// Buckets of an index that a part of a declaration of tags examines: some tens of microseconds.
 const DECLARED_BUCKETS: u64 = 16;
+
+/// The tag of a schema whose records have the digests of their unique values.
+const DIGESTED_TAG: &str = "\u{1}digested";
 
 /// The most tags of a schema. The store indexes 32 tags of a namespace, one of them by schema.
 const SCHEMA_TAGS_MAX: usize = 31;
@@ -63,11 +76,16 @@ fn no_schema(id: &str) -> Problem {
     Problem::not_found("SCHEMA_NOT_FOUND", format!("the meta schema {id:?} does not exist"))
 }
 
+/// An attribute that must be there.
+fn required<'v>(value: Option<&'v Value>, pointer: &str) -> Result<&'v Value, Problem> {
+    value.ok_or_else(|| Problem::parameter("MANDATORY_IE_MISSING", pointer, "is required"))
+}
+
 /// Reads the tags of a `MetaSchema`.
 fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
-    let items = value.get("metaTags").and_then(Value::as_array);
     let refused = |reason: &str| Problem::attribute("/metaTags", reason);
-    let items = items.ok_or_else(|| refused("must be an array"))?;
+    let items = required(value.get("metaTags"), "/metaTags")?;
+    let items = items.as_array().ok_or_else(|| refused("must be an array"))?;
     if items.len() > SCHEMA_TAGS_MAX {
         return Err(refused(&format!("must have at most {SCHEMA_TAGS_MAX} tags")));
     }
@@ -75,7 +93,7 @@ fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
     let mut tags = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let at = |name: &str| format!("/metaTags/{index}/{name}");
-        let name = item.get("tagName").and_then(Value::as_str).unwrap_or_default();
+        let name = required(item.get("tagName"), &at("tagName"))?.as_str().unwrap_or_default();
         let is_valid = !name.is_empty() && name.len() <= TAG_NAME_BYTES_MAX && !is_reserved(name);
         if !is_valid || name.contains('\0') {
             let reason = format!("must be a string of 1 to {TAG_NAME_BYTES_MAX} bytes");
@@ -89,8 +107,7 @@ fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(_) => Err(Problem::optional(at(name), "must be true or false")),
         };
-        let key_type = item.get("keyType").and_then(Value::as_str);
-        let Some(key_type) = key_type else {
+        let Some(key_type) = required(item.get("keyType"), &at("keyType"))?.as_str() else {
             return Err(Problem::attribute(at("keyType"), "must be a string"));
         };
         let is_unique = key_type == "UNIQUE_KEY";
@@ -131,21 +148,28 @@ fn stored_tags(view: &View<'_>) -> Result<Rc<[SchemaTag]>, Problem> {
     Ok(tags)
 }
 
+/// True for a schema each record of which has the digests of its unique values.
+fn is_digested(view: &View<'_>) -> bool {
+    view.tags().any(|(name, _)| name == DIGESTED_TAG)
+}
+
 /// Checks the meta of a record against its schema, in the transaction that writes the record.
+/// Returns the digests of its values of unique keys, which the record must have.
 ///
 /// # Errors
-/// 400: the schema does not exist, or requires a tag that is missing; 409: a value of a unique key
-/// belongs to another record.
+/// 400: the schema does not exist, or requires a tag that is missing, or the digests leave no room;
+/// 409: a value of a unique key belongs to another record.
 pub(super) fn check_schema(
     txn: &Txn<'_>,
     context: &OperationContext<'_>,
     meta: &RecordMeta,
-) -> Result<(), OperationRefusal> {
-    let Some(id) = &meta.schema_id else { return Ok(()) };
+) -> Result<Vec<UniqueDigest>, OperationRefusal> {
+    let Some(id) = &meta.schema_id else { return Ok(Vec::new()) };
     let Some(view) = txn.get(context.storage.schemas, id.as_bytes())? else {
         let reason = format!("the meta schema {id:?} does not exist");
         return Err(Problem::optional("/schemaId", reason).into());
     };
+    let (is_digested, mut digests) = (is_digested(&view), Vec::new());
     for tag in stored_tags(&view)?.iter() {
         if tag.is_required && meta.tags.values(&tag.name).next().is_none() {
             let pointer = format!("/tags/{}", escape(&tag.name));
@@ -153,7 +177,9 @@ pub(super) fn check_schema(
             return Err(Problem::parameter("MANDATORY_IE_MISSING", pointer, reason).into());
         }
         for value in meta.tags.values(&tag.name).filter(|_| tag.is_unique) {
-            if let Some(holder) = holder_of(txn, context, (&tag.name, value), id)? {
+            let pair = (tag.name.as_str(), value);
+            let digest = is_digested.then(|| unique_digest(id, pair));
+            if let Some(holder) = holder_of(txn, context, (id, pair), digest.as_ref())? {
                 let detail = format!(
                     "the unique tag {:?} has the value {value:?} in record {holder:?} of schema \
                      {id:?}",
@@ -161,32 +187,49 @@ pub(super) fn check_schema(
                 );
                 return Err(Problem::conflict("UNIQUE_KEY_TAKEN", detail).into());
             }
+            digests.extend(digest);
         }
     }
-    Ok(())
+    // The schema is a value as well.
+    let own = 1 + digests.len();
+    if meta.tags.len() + own > TAGS_MAX {
+        let reason = format!(
+            "must have at most {} values over all tags: each value of a unique key counts twice",
+            TAGS_MAX.saturating_sub(own)
+        );
+        return Err(Problem::optional("/tags", reason).into());
+    }
+    Ok(digests)
 }
 
 /// Another record of a schema that has a value of a tag.
 fn holder_of(
     txn: &Txn<'_>,
     context: &OperationContext<'_>,
-    (tag, value): (&str, &str),
-    schema: &str,
+    (schema, (tag, value)): (&str, (&str, &str)),
+    digest: Option<&UniqueDigest>,
 ) -> Result<Option<String>, OperationRefusal> {
     let namespace = context.storage.records;
     let mut keys: Vec<Vec<u8>> = Vec::new();
-    txn.find_all(namespace, tag, Values::Equal(value.as_bytes()), |key| {
+    let indexed = digest.map_or((tag, value.as_bytes()), |digest| (UNIQUE_TAG, &digest[..]));
+    let found = txn.find_all(namespace, indexed.0, Values::Equal(indexed.1), |key| {
         if key != context.key() {
             keys.push(key.to_vec());
         }
         true
-    })?;
+    });
+    if let Err(Error::BadArgument { .. }) = found {
+        let detail =
+            "the index of the unique keys is not ready: if this lasts, put the schema again";
+        return Err(Problem::busy(detail).into());
+    }
+    found?;
     for key in keys {
-        let view = txn.get(namespace, &key)?;
-        let is_of_schema = view.is_some_and(|view| {
-            view.tags().any(|(name, value)| name == SCHEMA_TAG && value == schema.as_bytes())
-        });
-        if is_of_schema {
+        let Some(view) = txn.get(namespace, &key)? else { continue };
+        let has = |(name, value): (&str, &[u8])| {
+            view.tags().any(|(known, found)| known == name && found == value)
+        };
+        if has((SCHEMA_TAG, schema.as_bytes())) && has((tag, value.as_bytes())) {
             return Ok(Some(String::from_utf8_lossy(&key).into_owned()));
         }
     }
@@ -212,6 +255,8 @@ pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
 struct IndexDeclaration {
     session: Rc<Session>,
     pending: Vec<PendingTagDeclaration>,
+    /// The digests of unique values are indexed once it is complete.
+    has_digests: bool,
 }
 
 /// What a schema indexes and is not ready in a namespace. A tag that is declared already keeps its
@@ -228,24 +273,53 @@ fn missing_indexes(tags: &[SchemaTag], known: &[Tag]) -> Vec<TagSchema> {
     missing.collect()
 }
 
+/// 500: the namespace has no room for an index of unique keys.
+fn no_index() -> Problem {
+    let detail = format!(
+        "the storage has {TAGS_DECLARED_MAX} indexed tags, which stay, and none is for unique \
+         keys: use the names of tags that are indexed already, or another storage"
+    );
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "INSUFFICIENT_RESOURCES", detail)
+}
+
 impl IndexDeclaration {
-    /// Begins to declare what is not ready. Timers have two tags of their own: those of a schema
-    /// that do not fit are searched by reading all timers.
+    /// Begins to declare what is not ready, as far as there is room. Records have a tag of their
+    /// own, and one for the digests; timers have two. The tags of a schema that do not fit are
+    /// searched by reading all records or timers.
+    ///
+    /// # Errors
+    /// 500: no index for unique keys is possible.
     fn begin(context: &OperationContext<'_>, tags: &[SchemaTag]) -> Result<Self, Problem> {
         let session = Rc::clone(&context.repository.session);
-        let mut all = Self { session, pending: Vec::new() };
+        let mut all = Self { session, pending: Vec::new(), has_digests: false };
         let StorageNamespaces { records, timers, .. } = context.storage;
         for namespace in [records, timers] {
             let known = all.session.tags(namespace)?;
             let mut wanted = missing_indexes(tags, &known);
-            if namespace == timers {
-                let is_new = |tag: &TagSchema| known.iter().all(|known| known.name != tag.name);
-                let mut room = TAGS_DECLARED_MAX.saturating_sub(known.len());
-                wanted.retain(|tag| {
-                    let fits = !is_new(tag) || room > 0;
-                    room -= usize::from(fits && is_new(tag));
-                    fits
-                });
+            let has_unique = namespace == records && tags.iter().any(|tag| tag.is_unique);
+            let digests = known.iter().find(|known| known.name == UNIQUE_TAG);
+            if has_unique && digests.is_none_or(|known| known.state != TagState::Ready) {
+                let name = UNIQUE_TAG.to_owned();
+                wanted.insert(0, TagSchema { name, ..TagSchema::default() });
+            }
+            let is_new = |tag: &TagSchema| known.iter().all(|known| known.name != tag.name);
+            let mut room = TAGS_DECLARED_MAX.saturating_sub(known.len());
+            wanted.retain(|tag| {
+                let fits = !is_new(tag) || room > 0;
+                room -= usize::from(fits && is_new(tag));
+                fits
+            });
+            let has = |name: &str| {
+                known.iter().any(|known| known.name == name)
+                    || wanted.iter().any(|tag| tag.name == name)
+            };
+            if namespace == records {
+                let is_ready = digests.is_some_and(|known| known.state == TagState::Ready);
+                all.has_digests = is_ready || wanted.iter().any(|tag| tag.name == UNIQUE_TAG);
+                let mut unique = tags.iter().filter(|tag| tag.is_unique);
+                if !all.has_digests && unique.any(|tag| !has(&tag.name)) {
+                    return Err(no_index());
+                }
             }
             if !wanted.is_empty() {
                 let retries = RetryPolicy::default();
@@ -259,7 +333,11 @@ impl IndexDeclaration {
     /// Indexes the records, in parts between which other requests are served.
     async fn run(&mut self) -> Result<(), Problem> {
         for pending in &mut self.pending {
-            run_parts(&self.session, pending).await?;
+            match run_parts(&self.session, pending).await {
+                // Another request has declared the tag in another form, or has taken the room.
+                Err(Error::BadArgument { detail }) => return Err(Problem::busy(detail)),
+                done => done?,
+            }
         }
         Ok(())
     }
@@ -333,16 +411,33 @@ fn adds_requirements(new: &[SchemaTag], old: &[SchemaTag]) -> bool {
     })
 }
 
+/// The tags of a schema that no client sees. `old` is the one that it replaces, and whether digests
+/// of unique values are indexed.
+fn own_tags(
+    txn: &Txn<'_>,
+    context: &OperationContext<'_>,
+    (old, has_digests): (Option<&View<'_>>, bool),
+) -> Result<&'static [(&'static str, &'static [u8])], OperationRefusal> {
+    let is_digested =
+        has_digests && (old.is_some_and(is_digested) || record_of_schema(txn, context)?.is_none());
+    Ok(if is_digested { &[(DIGESTED_TAG, b"1")] } else { &[] })
+}
+
 /// `CreateOrModifyMetaSchema`.
 pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     check_new_id(&context.path.id, "{schemaId}")?;
     let value = context.json("application/json")?;
-    let id = text(value.as_object().unwrap_or(&Map::new()), "schemaId", "")
-        .map_err(Problem::of_required_attribute)?;
+    let Some(object) = value.as_object() else {
+        return Err(Problem::message("a schema must be an object").into());
+    };
+    required(object.get("schemaId"), "/schemaId")?;
+    let id = text(object, "schemaId", "").map_err(Problem::of_required_attribute)?;
     if id.as_deref() != Some(&*context.path.id) {
         return Err(Problem::attribute("/schemaId", "must be the id in the path").into());
     }
     let tags = schema_tags(&value)?;
+    // Known once the declaration of the indexes has begun.
+    let has_digests = Cell::new(false);
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, OperationRefusal> {
         let view = txn.get(context.storage.schemas, context.key())?;
         let old = view.as_ref().map(Document::of).transpose()?;
@@ -361,12 +456,15 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
             None if old.is_some() => {}
             None => context.check_reply(&Reply::json(StatusCode::CREATED, &value))?,
         }
-        write_document(txn, (context.storage.schemas, context.key()), &value, (context.now_ms, 0))?;
+        let own = own_tags(txn, context, (view.as_ref(), has_digests.get()))?;
+        let place = (context.storage.schemas, context.key());
+        write_schema(txn, place, &value, (context.now_ms, own))?;
         Ok(old.is_some().then_some(previous))
     };
     // A request that is refused at once declares nothing.
     context.repository.rehearse(&body).await?;
     let mut indexes = IndexDeclaration::begin(context, &tags)?;
+    has_digests.set(indexes.has_digests);
     let (previous, version) = loop {
         indexes.run().await?;
         let is_incomplete = Cell::new(false);
@@ -399,19 +497,27 @@ pub(super) async fn put(context: &OperationContext<'_>) -> Result<Reply, Reply> 
     Ok(reply.validated(&Validators { etag, modified_ms: Some(context.now_ms) }))
 }
 
-/// 409 if a record names the schema. The transaction reads the index, so that no record can name
-/// the schema before the commit.
-fn refuse_if_used(
+/// A record that names the schema. The transaction reads the index, so that no record can name the
+/// schema before the commit.
+fn record_of_schema(
     txn: &Txn<'_>,
     context: &OperationContext<'_>,
-    advice: &str,
-) -> Result<(), OperationRefusal> {
+) -> Result<Option<String>, OperationRefusal> {
     let mut holder = None;
     txn.find_all(context.storage.records, SCHEMA_TAG, Values::Equal(context.key()), |key| {
         holder = Some(String::from_utf8_lossy(key).into_owned());
         false
     })?;
-    match holder {
+    Ok(holder)
+}
+
+/// 409 if a record names the schema.
+fn refuse_if_used(
+    txn: &Txn<'_>,
+    context: &OperationContext<'_>,
+    advice: &str,
+) -> Result<(), OperationRefusal> {
+    match record_of_schema(txn, context)? {
         None => Ok(()),
         Some(record) => {
             let detail = format!("records name this schema, such as {record:?}: {advice}");

@@ -11,7 +11,7 @@ use super::search::{check_deletion, for_each_match};
 use crate::document::Document;
 use crate::filter::parse_text;
 use crate::limits::{DELETED_MAX, LIST_BYTES_MAX, REFERENCES_MAX};
-use crate::meta::check_json_bytes;
+use crate::meta::{check_json_bytes, without_empty_tags};
 use crate::operation_context::OperationContext;
 use crate::patch::{self, PatchItem};
 use crate::problem::Problem;
@@ -176,14 +176,14 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
         check_conditions(context, Some(&view))?;
         let old = Document::of(&view)?.value;
         let mut value = old.clone();
-        let validate = |_: &PatchItem, value: &Value| Timer::parse(value.clone(), id)?.check_tags();
+        let validate = |_: &PatchItem, value: &Value| Timer::parse(value, id)?.check_tags();
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
         context.check_reply(&patched(&failed))?;
         if value != old {
             let is_expired = view.tags().any(is_expired_tag);
             let is_same = value.get("expires") == old.get("expires");
-            let timer = Timer::parse(value, id)?;
+            let timer = Timer::parse(&value, id)?;
             check_json_bytes(timer.text())?;
             let kept = (is_expired && is_same).then(|| timer.kept_until_ms());
             timer.write(txn, (context.storage.timers, context.key()), kept, context.now_ms)?;
@@ -214,5 +214,7 @@ pub(super) fn get(context: &OperationContext<'_>) -> Result<Reply, Reply> {
     let session = &context.repository.session;
     let view = session.get_whole(context.storage.timers, context.key()).map_err(Problem::from)?;
     let view = view.ok_or_else(|| no_timer(&context.path.id))?;
-    Ok(Document::of(&view)?.reply(StatusCode::OK))
+    let timer = Document::of(&view)?.value;
+    // One of an older build may have an empty object of tags, which the contract does not allow.
+    Ok(Reply::json(StatusCode::OK, &without_empty_tags(&timer, "metaTags")))
 }

@@ -3,7 +3,13 @@
 
 use nearstate_store::{BlockChange, Form, Kind, Metadata, Schema};
 
-use crate::fixture::{JSON, MIXED, PATCH, TestNodeOptions, encode, node, node_at, patch_body};
+use crate::contract::other_writers;
+use crate::fixture::{
+    JSON, MIXED, PATCH, TestClient, TestNodeOptions, encode, node, node_at, patch_body,
+};
+
+/// The type of a block without a header.
+const OCTETS: Option<&str> = Some("application/octet-stream");
 
 #[test]
 fn req_a_record_of_nudsf_is_read_by_key_tag_and_block() {
@@ -42,6 +48,7 @@ fn req_a_record_of_nudsf_is_read_by_key_tag_and_block() {
 
 #[test]
 fn req_a_record_of_the_store_is_a_record_of_nudsf() {
+    let _others = other_writers();
     let node = node();
     let mut client = node.client();
     let session = node.session();
@@ -72,6 +79,7 @@ fn req_a_record_of_the_store_is_a_record_of_nudsf() {
 
 #[test]
 fn req_a_change_through_another_interface_changes_the_entity_tags() {
+    let _others = other_writers();
     let node = node();
     let mut client = node.client();
     let session = node.session();
@@ -98,6 +106,7 @@ fn req_a_change_through_another_interface_changes_the_entity_tags() {
 
 #[test]
 fn req_what_nudsf_cannot_express_is_not_lost_by_its_writes() {
+    let _others = other_writers();
     let node = node();
     let mut client = node.client();
     let session = node.session();
@@ -124,6 +133,7 @@ fn req_what_nudsf_cannot_express_is_not_lost_by_its_writes() {
 
 #[test]
 fn req_a_record_of_sdl_is_a_record_of_nudsf_and_the_other_way_round() {
+    let _others = other_writers();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     let node = node_at(&path, TestNodeOptions::default());
@@ -147,4 +157,31 @@ fn req_a_record_of_sdl_is_a_record_of_nudsf_and_the_other_way_round() {
     client.get("/records/of-nudsf").is(404, "RECORD_NOT_FOUND");
     client.send("DELETE", "/records/of-sdl", &[], "").is(204, "");
     assert!(sdl.get("ue", &[b"of-sdl"]).unwrap().is_empty());
+}
+
+#[test]
+fn req_a_block_that_another_interface_has_deleted_leaves_no_headers_to_its_successor() {
+    let _others = other_writers();
+    let node = node();
+    let (mut client, session) = (node.client(), node.session());
+    let ue = session.known_namespace("ue").unwrap().unwrap();
+    let change = |client: &mut TestClient, write: &dyn Fn(&mut TestClient)| {
+        client.put_record("r1", "{}", &[("a", "1"), ("b", "2")]);
+        session.transact(|txn| txn.remove_fields(ue, b"r1", &[b"b"])).unwrap();
+        write(client);
+        session.transact(|txn| txn.set_fields(ue, b"r1", &[(b"b", b"3")])).unwrap();
+        let read = client.get("/records/r1/blocks/b");
+        assert_eq!(
+            (read.is(200, "").header("content-type"), read.text()),
+            (OCTETS, "3".to_owned())
+        );
+        assert_eq!(client.get("/records/r1/blocks/a").header("content-type"), Some("text/plain"));
+    };
+    change(&mut client, &|client| {
+        client.send("PUT", "/records/r1/blocks/c", &[], "4").is(201, "");
+    });
+    change(&mut client, &|client| {
+        let patch = r#"[{"op":"add","path":"/tags","value":{"a":["1"]}}]"#;
+        client.send("PATCH", "/records/r1/meta", &[PATCH], patch).is(204, "");
+    });
 }

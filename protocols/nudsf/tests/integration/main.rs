@@ -14,6 +14,7 @@ mod token_keys;
 mod overload;
 mod requirements;
 mod records;
+mod previous;
 mod meta;
 mod blocks;
 mod search;

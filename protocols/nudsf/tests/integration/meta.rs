@@ -57,6 +57,30 @@ fn dr08_patch_of_meta_discards_what_fails_and_reports_it() {
 }
 
 #[test]
+fn dr08_items_beyond_the_limits_of_tags_are_discarded_and_a_tag_without_values_is_gone() {
+    let node = node();
+    let mut client = node.client();
+    client.put_record("r1", r#"{"tags":{"a":["1"],"b":["2"]}}"#, &[("x", "1")]).is(201, "");
+    let many: Vec<String> = (0..64).map(|value| value.to_string()).collect();
+    let patch = json!([
+        {"op": "remove", "path": "/tags/a/0"},
+        {"op": "add", "path": "/tags/c", "value": ["x".repeat(1025)]},
+        {"op": "add", "path": format!("/tags/{}", "n".repeat(256)), "value": ["x"]},
+        {"op": "add", "path": "/tags/many", "value": many},
+        {"op": "add", "path": "/tags/d", "value": ["3"]},
+    ]);
+    let partly = client.send("PATCH", "/records/r1/meta", &[PATCH], patch.to_string());
+    let report = partly.is(200, "").json();
+    let reported = report["report"].as_array().map_or(0, Vec::len);
+    assert_eq!((reported, &report["report"][0]["path"]), (3, &json!("/tags/c")), "{report}");
+    let meta = client.get("/records/r1/meta");
+    assert_eq!(meta.json(), json!({"tags": {"b": ["2"], "d": ["3"]}}));
+    let patch = r#"[{"op":"remove","path":"/tags/b/0"},{"op":"remove","path":"/tags/d/0"}]"#;
+    client.send("PATCH", "/records/r1/meta", &[PATCH], patch).is(204, "");
+    assert_eq!(client.get("/records/r1/meta").json(), json!({}));
+}
+
+#[test]
 fn dr08_a_failed_condition_or_test_changes_nothing() {
     let node = node();
     let mut client = node.client();

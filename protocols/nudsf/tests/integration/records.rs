@@ -270,6 +270,65 @@ fn dr05_a_patch_with_one_failing_item_changes_nothing() {
     }
 }
 
+/// RFC 6902 applies a patch as a whole: the document between two items need not be valid.
+#[test]
+fn dr05_only_the_patched_record_must_be_valid() {
+    let node = node();
+    let mut client = node.client();
+    client.put_record("r1", META, &[("a", "1")]).is(201, "");
+    let patch = json!([
+        {"op": "replace", "path": "/meta/tags", "value": 1},
+        {"op": "replace", "path": "/meta/tags", "value": {"x": ["1"]}},
+        {"op": "remove", "path": "/meta/tags/x/0"},
+        {"op": "add", "path": "/meta/tags/x/-", "value": "2"},
+        {"op": "add", "path": "/meta/tags/y", "value": ["1"]},
+        {"op": "remove", "path": "/meta/tags/y/0"},
+        {"op": "add", "path": "/blocks/b", "value": "no part"},
+        {"op": "add", "path": "/blocks/b", "value": "part"},
+    ]);
+    let body = patch_body(&patch.to_string(), &[("part", "p")]);
+    client.send("PATCH", "/records/r1", &[MIXED], body).is(204, "");
+    assert_eq!(client.get("/records/r1/meta").json(), json!({"tags": {"x": ["2"]}}));
+    assert_eq!(client.get("/records/r1/blocks/b").text(), "p");
+}
+
+/// What the store would refuse is refused with the name of the parameter.
+#[test]
+fn dr04_the_limits_of_ids_and_tags_name_the_parameter() {
+    let node = node();
+    let mut client = node.client();
+    let value = |bytes: usize| json!({"tags": {"a": ["x".repeat(bytes)]}}).to_string();
+    let name = |bytes: usize| json!({"tags": {"n".repeat(bytes): ["x"]}}).to_string();
+    let many = |count: usize| {
+        let values: Vec<String> = (0..count).map(|value| value.to_string()).collect();
+        json!({"tags": {"a": values}}).to_string()
+    };
+    for (valid, refused, param) in [
+        (value(1024), value(1025), "/tags/a".to_owned()),
+        (name(255), name(256), format!("/tags/{}", "n".repeat(256))),
+        (many(64), many(65), "/tags".to_owned()),
+    ] {
+        // The attributes of the node take no place of the tags, whatever blocks there are.
+        for blocks in [&[][..], &[("value", "1")], &[("a", "1"), ("b", "2")]] {
+            let created = client.put_record("r1", &valid, blocks);
+            assert!([201, 204].contains(&created.status), "{}", created.text());
+            let read = client.get("/records/r1").parts();
+            let ids: Vec<&str> = read.iter().skip(1).map(|part| part[0].as_str()).collect();
+            assert_eq!(ids, blocks.iter().map(|(id, _)| *id).collect::<Vec<_>>());
+        }
+        let problem = client.put_record("r1", &refused, &[]);
+        let problem = problem.is(400, "OPTIONAL_IE_INCORRECT").json();
+        assert_eq!(problem["invalidParams"][0]["param"], param);
+    }
+    let id = "r".repeat(4096);
+    client.put_record(&id, "{}", &[]).is(201, "");
+    for method in ["GET", "DELETE"] {
+        let refused = client.send(method, &format!("/records/{id}x"), &[], "");
+        let problem = refused.is(400, "MANDATORY_IE_INCORRECT").json();
+        assert_eq!(problem["invalidParams"][0]["param"], "{recordId}");
+    }
+}
+
 #[test]
 fn req08_an_expired_record_does_not_exist() {
     let node = node();

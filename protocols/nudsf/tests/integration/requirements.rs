@@ -17,10 +17,14 @@ const REQUIREMENTS: &[Requirement] = &[
     (
         "req03",
         "strong entity tags, conditional requests",
-        &["dr03_", "dr04_cond", "dr07_", "dr10_"],
+        &["dr03_", "dr04_cond", "dr07_", "dr10_", "dr14_", "dr18_"],
     ),
     ("req04", "writes are atomic; a patch of a record is applied as a whole or not", &["dr05_"]),
-    ("req05", "`get-previous` in the same step", &["dr04_put_replaces", "dr06_", "dr20_"]),
+    (
+        "req05",
+        "`get-previous` in the same step",
+        &["req05_", "dr04_put_replaces", "dr06_", "dr20_"],
+    ),
     ("req06", "filters, counts, limits", &["dr01_", "dr02_"]),
     ("req07", "schemas: unique keys and presence", &["req07_", "dr19_"]),
     ("req08", "`ttl`: the record does not exist from that time on", &["req08_"]),

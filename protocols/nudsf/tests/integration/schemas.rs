@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use nearstate_store::{Namespace, Session, Tag, TagState};
+use nearstate_model::limits::TAGS_DECLARED_MAX;
+use nearstate_store::{Namespace, Session, Tag, TagSchema, TagState};
 use serde_json::{Value, json};
 
+use crate::contract::other_writers;
 use crate::fixture::{JSON, MIXED, PATCH, encode, node, patch_body, wait_for_next_second};
 
 fn schema() -> Value {
@@ -65,10 +67,9 @@ fn dr19_put_creates_replaces_and_validates_a_schema() {
     );
     for (body, param) in [
         (json!({"schemaId": "t", "metaTags": []}), "/schemaId"),
-        (json!({"metaTags": []}), "/schemaId"),
-        (json!({"schemaId": "s"}), "/metaTags"),
-        (json!({"schemaId": "s", "metaTags": [{"keyType": "OTHER_TAG"}]}), "/metaTags/0/tagName"),
-        (json!({"schemaId": "s", "metaTags": [{"tagName": "a"}]}), "/metaTags/0/keyType"),
+        (json!({"schemaId": 1, "metaTags": []}), "/schemaId"),
+        (json!({"schemaId": "s", "metaTags": 1}), "/metaTags"),
+        (json!({"schemaId": "s", "metaTags": [{"tagName": 1}]}), "/metaTags/0/tagName"),
         (
             json!({"schemaId": "s", "metaTags": [{"tagName": "a", "keyType": "X", "sort": 1}]}),
             "/metaTags/0/sort",
@@ -83,7 +84,19 @@ fn dr19_put_creates_replaces_and_validates_a_schema() {
         let problem = reply.is(400, &format!("{kind}_IE_INCORRECT")).json();
         assert_eq!(problem["invalidParams"][0]["param"], param);
     }
-    client.send("PUT", "/meta-schemas/s", &[JSON], "x").is(400, "INVALID_MSG_FORMAT");
+    for (body, param) in [
+        (json!({"metaTags": []}), "/schemaId"),
+        (json!({"schemaId": "s"}), "/metaTags"),
+        (json!({"schemaId": "s", "metaTags": [{"keyType": "OTHER_TAG"}]}), "/metaTags/0/tagName"),
+        (json!({"schemaId": "s", "metaTags": [{"tagName": "a"}]}), "/metaTags/0/keyType"),
+    ] {
+        let reply = client.send("PUT", "/meta-schemas/s", &[JSON], body.to_string());
+        let problem = reply.is(400, "MANDATORY_IE_MISSING").json();
+        assert_eq!(problem["invalidParams"][0]["param"], param);
+    }
+    for body in ["x", "[]"] {
+        client.send("PUT", "/meta-schemas/s", &[JSON], body).is(400, "INVALID_MSG_FORMAT");
+    }
 }
 
 #[test]
@@ -116,8 +129,8 @@ fn dr19_a_schema_indexes_timers_too_as_far_as_there_is_room() {
     let ids = deleted.is(200, "").json()["timerIds"].as_array().unwrap().len();
     assert_eq!(ids, 2);
     client.get(&format!("{TIMERS}/other")).is(200, "");
-    // A namespace has 32 indexes, two of timers are their own.
-    let many: Vec<_> = (0..28)
+    // A namespace has 32 indexes, two of timers are their own, as are two of records.
+    let many: Vec<_> = (0..27)
         .map(|number| json!({"tagName": format!("t{number:02}"), "keyType": "SEARCH_KEY"}))
         .collect();
     let many = json!({"schemaId": "many", "metaTags": many}).to_string();
@@ -127,7 +140,10 @@ fn dr19_a_schema_indexes_timers_too_as_far_as_there_is_room() {
     let records = session.known_namespace("ue").unwrap().unwrap();
     assert!(tag_names(&session, records).contains(&"u".to_owned()));
     let of_timers = tag_names(&session, timers);
-    assert!(of_timers.len() == 32 && !of_timers.contains(&"u".to_owned()), "{of_timers:?}");
+    assert!(of_timers.len() == 32 && of_timers.contains(&"u".to_owned()), "{of_timers:?}");
+    let more = json!({"schemaId": "more", "metaTags": [{"tagName": "v", "keyType": "SEARCH_KEY"}]});
+    client.send("PUT", "/meta-schemas/more", &[JSON], more.to_string()).is(201, "");
+    assert_eq!(tag_names(&session, timers), of_timers);
 }
 
 #[test]
@@ -153,6 +169,141 @@ fn dr19_a_schema_that_is_refused_declares_no_index() {
     client.send("DELETE", "/records/r1", &[], "").is(204, "");
     client.send("PUT", "/meta-schemas/s", &[JSON], &text).is(204, "");
     assert!(tags() > before);
+}
+
+/// The store keeps the index of each tag, of which a namespace has 32.
+#[test]
+fn dr19_schemas_of_more_tags_than_there_are_indexes_are_created_and_searched() {
+    let node = node();
+    let mut client = node.client();
+    let tags = |number: usize| {
+        json!([
+            {"tagName": format!("s{number}"), "keyType": "SEARCH_KEY"},
+            {"tagName": format!("u{number}"), "keyType": "UNIQUE_KEY"},
+        ])
+    };
+    for number in 0..40 {
+        let schema = json!({"schemaId": "s", "metaTags": tags(number)}).to_string();
+        client.send("PUT", "/meta-schemas/s", &[JSON], schema).is(201, "");
+        let tags = json!({format!("s{number}"): ["1"], format!("u{number}"): ["1"]});
+        let meta = json!({"schemaId": "s", "tags": tags}).to_string();
+        client.put_record("r1", &meta, &[]).is(201, "");
+        client.put_record("r2", &meta, &[]).is(409, "UNIQUE_KEY_TAKEN");
+        let unit = json!({"op": "EQ", "tag": format!("s{number}"), "value": "1"});
+        let found = client.get(&format!("/records?filter={}", encode(&unit.to_string())));
+        assert_eq!(found.is(200, "").json()["count"], 1, "{number}");
+        client.send("DELETE", "/records/r1", &[], "").is(204, "");
+        client.send("DELETE", "/meta-schemas/s", &[], "").is(204, "");
+    }
+}
+
+/// Puts records of another interface, which name no schema.
+fn put_foreign(session: &Session, records: Namespace, count: usize) {
+    let tags: &[(&str, &[u8])] = &[("supi", b"1")];
+    let tags = nearstate_store::Metadata { tags, expires_ms: 0 };
+    for first in (0..count).step_by(500) {
+        let batch = session.transact(|txn| -> nearstate_store::Result<()> {
+            for number in first..first + 500 {
+                txn.put_with_metadata(records, format!("f{number}").as_bytes(), b"v", tags)?;
+            }
+            Ok(())
+        });
+        batch.unwrap();
+    }
+}
+
+#[test]
+fn req07_a_unique_value_may_be_common_among_records_of_other_schemas() {
+    const FOREIGN: usize = 5000;
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    let records = session.known_namespace("ue").unwrap().unwrap();
+    put_foreign(&session, records, FOREIGN);
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(201, "");
+    client.put_record("r1", &meta("1"), &[("a", "1")]).is(201, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    // No write of a block or of the meta loses the uniqueness, in both forms of a record.
+    client.send("PUT", "/records/r1/blocks/a", &[], "2").is(204, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    let change = r#"[{"op":"add","path":"/tags/x","value":["1"]}]"#;
+    client.send("PATCH", "/records/r1/meta", &[PATCH], change).is(204, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    client.put_record("r1", &meta("1"), &[("value", "1")]).is(204, "");
+    client.send("PUT", "/records/r1/blocks/value", &[], "2").is(204, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    client.send("PATCH", "/records/r1/meta", &[PATCH], change).is(204, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    let body = patch_body(&change.replace("/tags/x", "/meta/tags/y"), &[]);
+    client.send("PATCH", "/records/r1", &[MIXED], body).is(204, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    let other = schema().to_string().replace("\"s\"", "\"t\"");
+    client.send("PUT", "/meta-schemas/t", &[JSON], other).is(201, "");
+    client.put_record("r3", &meta("1").replace("\"s\"", "\"t\""), &[]).is(201, "");
+    let given = meta("2");
+    client.put_record("r1", &given, &[]).is(204, "");
+    client.put_record("r2", &meta("1"), &[]).is(201, "");
+    assert_eq!(
+        client.get("/records/r1/meta").json(),
+        serde_json::from_str::<Value>(&given).unwrap()
+    );
+}
+
+/// A region of an older build: neither its schemas nor their records have digests.
+#[test]
+fn req07_unique_keys_hold_for_the_records_and_schemas_of_an_older_build() {
+    let _others = other_writers();
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    let known = |name| session.known_namespace(name).unwrap().unwrap();
+    let (records, schemas) = (known("ue"), known("ue:schemas"));
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(201, "");
+    client.put_record("r1", &meta("1"), &[]).is(201, "");
+    let tags: &[(&str, &[u8])] = &[("supi", b"1"), ("amf", b"a1"), ("\u{1}schema", b"s")];
+    let without_digests = |namespace, key: &[u8], tags| {
+        let metadata = nearstate_store::Metadata { tags, expires_ms: 0 };
+        let set = session.transact(|txn| txn.set_metadata(namespace, key, metadata));
+        assert!(set.unwrap());
+    };
+    without_digests(schemas, b"s", &[]);
+    without_digests(records, b"r1", tags);
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    // The schema is in use: its records stay without digests.
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(204, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    client.put_record("r3", &meta("3"), &[]).is(201, "");
+    client.put_record("r2", &meta("3"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    for id in ["r1", "r3"] {
+        client.send("DELETE", &format!("/records/{id}"), &[], "").is(204, "");
+    }
+    // From now on each record of it has them.
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(204, "");
+    put_foreign(&session, records, 5000);
+    client.put_record("r1", &meta("1"), &[]).is(201, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+}
+
+#[test]
+fn req07_without_room_for_an_index_unique_keys_need_one_that_is_declared() {
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    let records = session.known_namespace("ue").unwrap().unwrap();
+    let room = TAGS_DECLARED_MAX - session.tags(records).unwrap().len();
+    let tag = |number: usize| TagSchema { name: format!("t{number}"), ..TagSchema::default() };
+    session.add_tags(records, &(0..room).map(tag).collect::<Vec<_>>()).unwrap();
+    let schema = |tag: &str| {
+        json!({"schemaId": "s", "metaTags": [{"tagName": tag, "keyType": "UNIQUE_KEY"}]})
+            .to_string()
+    };
+    let refused = client.send("PUT", "/meta-schemas/s", &[JSON], schema("supi"));
+    refused.is(500, "INSUFFICIENT_RESOURCES");
+    client.get("/meta-schemas/s").is(404, "SCHEMA_NOT_FOUND");
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema("t1")).is(201, "");
+    client.put_record("r1", r#"{"schemaId":"s","tags":{"t1":["1"]}}"#, &[]).is(201, "");
+    let again = client.put_record("r2", r#"{"schemaId":"s","tags":{"t1":["1"]}}"#, &[]);
+    again.is(409, "UNIQUE_KEY_TAKEN");
 }
 
 /// Another client changes the schema while the records are indexed: the request is refused when it

@@ -22,6 +22,7 @@ use crate::http2::{TokioExecutor, run};
 #[derive(Clone, Debug)]
 pub(crate) struct SeenRequest {
     pub(crate) method: String,
+    /// With the query.
     pub(crate) path: String,
     pub(crate) media: String,
     pub(crate) body: String,
@@ -124,7 +125,7 @@ async fn answer(
     let media = head.headers.get("content-type").map(|value| value.to_str().unwrap());
     let request = SeenRequest {
         method: head.method.to_string(),
-        path: head.uri.path().to_owned(),
+        path: head.uri.path_and_query().map_or_else(String::new, ToString::to_string),
         media: media.unwrap_or_default().to_owned(),
         body: String::from_utf8(body.to_vec()).unwrap(),
     };

@@ -188,6 +188,20 @@ fn tm04_a_patch_reports_discarded_items_and_arms_the_timer_again() {
 }
 
 #[test]
+fn tm04_a_timer_that_has_lost_its_last_tag_has_none() {
+    let node = node();
+    let mut client = node.client();
+    put(&mut client, "t1", &tagged("1", FUTURE), 201);
+    for pointer in ["/metaTags/ueId", "/metaTags/ueId/0"] {
+        put(&mut client, "t1", &tagged("1", FUTURE), 204);
+        let patch = json!([{"op": "remove", "path": pointer}]).to_string();
+        client.send("PATCH", &path("t1"), &[PATCH], patch).is(204, "");
+        let expected = json!({"timerId": "t1", "expires": FUTURE});
+        assert_eq!(client.get(&path("t1")).is(200, "").json(), expected, "{pointer}");
+    }
+}
+
+#[test]
 fn tm04_a_patch_changes_how_long_an_expired_timer_is_kept() {
     let (node, target) = (node(), receiver());
     let mut client = node.client();

@@ -54,7 +54,7 @@ fn fetching(interval_min: Duration, first: (u16, String)) -> Fetching {
             // The test may have ended.
             let _ = sender.lock().unwrap().send(done.is_ok());
         }),
-        ..KeySourceSettings::new(&format!("{}/keys", server.uri()))
+        ..KeySourceSettings::new(&format!("{}/keys/?set=1", server.uri()))
     };
     let (keys, source) = KeySource::start(settings, vec!["UDSF".to_owned()]).unwrap();
     let tokens = Some(Arc::new(keys));
@@ -87,7 +87,7 @@ fn req12_keys_from_a_url_follow_its_rotation_at_the_first_token_of_a_new_key() {
     fetching.get("3").is(401, "ACCESS_TOKEN_INVALID");
     fetching.get("2").is(404, "RECORD_NOT_FOUND");
     let paths = fetching.server.drain();
-    assert!(paths.iter().all(|request| request.path == "/keys" && request.method == "GET"));
+    assert!(paths.iter().all(|request| request.path == "/keys/?set=1" && request.method == "GET"));
 }
 
 #[test]
