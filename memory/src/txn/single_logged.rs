@@ -28,7 +28,8 @@ use crate::txn::fill::PendingCell;
 use crate::txn::finish::{abandon, roll_back, unlock};
 use crate::txn::plan::{CellChange, RecordAccess};
 use crate::txn::publish::{
-    CROWDED_ENTRIES, Disposal, WriteDecision, WriteOutcome, locate_target, replaced, retire_record,
+    CROWDED_ENTRIES, Disposal, OldRecord, WriteDecision, WriteOutcome, locate_target, replaced,
+    retire_record,
 };
 
 /// A change with such a position retires a cell more than it holds. Each of them is a cache miss.
@@ -82,9 +83,6 @@ struct SingleTxn<'m> {
 
 /// The lock of its bucket, and the word that is the lock.
 type BucketLock<'m> = (u64, &'m AtomicU64);
-
-/// A record, and the first line of its cell.
-type OldRecord<'m> = (Cell<'m>, &'m [AtomicU64; 8]);
 
 /// A change that is decided under the lock of its bucket; before that, one that keeps the record.
 struct Decided<'m> {
@@ -279,11 +277,9 @@ impl Member {
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<()> {
         let (map, access) = (self.map(), &mut decided.access);
-        access.set_slot(locate_target(map, access.lock_at, target)?);
-        let old = match access.entry_at {
-            0 => None,
-            _ => Some(Cell::with_line(map, units_of(access.entry))?),
-        };
+        let place = locate_target(map, access.lock_at, target)?;
+        let old = place.old;
+        access.set_slot(place);
         access.version_before = old.map(|(cell, _)| cell.version());
         decided.old = old;
         let decision = choose(old.map(|(cell, _)| cell))?;
