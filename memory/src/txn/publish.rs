@@ -8,7 +8,7 @@ use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
     LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link,
-    is_version, link, load, next_version, publish, stamp_of, units_of, version_count,
+    is_version, link, load, next_version, publish_before_reads, stamp_of, units_of, version_count,
 };
 use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::{CHAIN_MAX, has_key_at, is_equal, link_slot, walk_chain};
@@ -134,11 +134,8 @@ impl Member {
                 return Err(error);
             }
         };
-        if changed.decision == WriteDecision::Keep {
-            self.release_word(bucket.word, LockSlot::Bucket, payload);
-        } else {
-            self.release_bucket(bucket.word, payload);
-        }
+        // A commit is visible to all processes since its one store.
+        self.release_word(bucket.word, LockSlot::Bucket, payload);
         match changed.decision {
             WriteDecision::Keep => self.free_pending()?,
             WriteDecision::Publish | WriteDecision::Remove => {
@@ -255,7 +252,7 @@ impl Member {
         self.store_if_planted("commit-unrecorded", at, new)?;
         write_undo(&arena, at, old, new, op::RECORD);
         crash_point!("publish.recorded");
-        publish(map.word(at)?, new);
+        publish_before_reads(map.word(at)?, new);
         crash_point!("publish.committed");
         self.unlock_if_planted(LockSlot::Bucket)?;
         let class = match place.old {
@@ -290,7 +287,7 @@ impl Member {
         let line = self.new_line(&[place.last, new])?;
         write_undo(arena, place.last_at, place.last, link(line), op::WORD);
         crash_point!("publish.recorded");
-        publish(self.map().word(place.last_at)?, link(line));
+        publish_before_reads(self.map().word(place.last_at)?, link(line));
         crash_point!("publish.committed");
         close_undo_record(arena);
         Ok(())
