@@ -40,6 +40,9 @@ const QUEUE_EXCESS: u64 = 6;
 /// Cells that one write frees from a queue that is too long: its share of a microsecond.
 const TRIM_CELLS: u64 = 32;
 
+/// Writes of which one looks at a queue for all of them.
+const WRITES_PER_LOOK: u64 = 8;
+
 /// A member that retires this many cells in a row and allocates none probably only deletes: it
 /// needs no cells for its next writes.
 const ONLY_RETIRES_AFTER: u64 = 64;
@@ -268,17 +271,26 @@ impl Member {
     }
 
     /// As [`Member::trim_queue`], for what a record owns and the lines of the index, which are
-    /// retired with it: each class in turn.
+    /// retired with it: each class in turn, at every eighth call.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn trim_next_queue(&self, arena: &Arena<'_>) -> Result<()> {
-        if self.aside_to_revisit.get() != 0 {
-            self.revisit_set_aside(TRIM_CELLS)?;
+        let looks = self.trim_looks.get().wrapping_add(1);
+        self.trim_looks.set(looks);
+        if looks.is_multiple_of(WRITES_PER_LOOK) {
+            self.trim_class_in_turn(arena, (looks / WRITES_PER_LOOK % QUEUES as u64) as u8)?;
         }
-        let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
-        self.trimmed_class.set(other);
-        if self.may_be_too_long(arena, other) {
-            self.trim_long_queue(other, TRIM_CELLS * QUEUES as u64)?;
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn trim_class_in_turn(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
+        const CELLS: u64 = WRITES_PER_LOOK * TRIM_CELLS;
+        if self.aside_to_revisit.get() != 0 {
+            self.revisit_set_aside(CELLS)?;
+        }
+        if self.may_be_too_long(arena, class) {
+            self.trim_long_queue(class, CELLS * QUEUES as u64)?;
         }
         Ok(())
     }
