@@ -110,7 +110,7 @@ impl Member {
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
         invariant!(self.is_in_operation(), "another member may be taking cells");
-        let bucket = match self.lock_bucket(table, target.hash) {
+        let bucket = match self.lock_bucket(table, target.hash, target.place) {
             Ok(locked) => locked,
             Err(error) => {
                 self.free_pending()?;

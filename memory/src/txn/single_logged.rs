@@ -166,7 +166,7 @@ impl Member {
     ) -> Result<()> {
         invariant!(self.has_no_lock(), "a transaction begins while this member holds a lock");
         let txn = self.allocate_single_txn()?;
-        let (lock_at, lock) = self.lock_for_log(table, target.hash, txn)?;
+        let (lock_at, lock) = self.lock_for_log(table, target, txn)?;
         decided.access.lock_at = lock_at;
         crash_point!("txn.locked");
         let done = self.decide_logged(decided, (target, txn, lock), log, choose);
@@ -211,12 +211,11 @@ impl Member {
     fn lock_for_log(
         &self,
         table: &IndexTable,
-        hash: u64,
+        WriteTarget { hash, place, .. }: WriteTarget<'_>,
         txn: SingleTxn<'_>,
     ) -> Result<BucketLock<'_>> {
         txn.line.set(LINE_SLOT, 0);
-        let bucket = table.bucket_of(hash);
-        let at = table.bucket_at(self.map(), bucket)?;
+        let (bucket, at) = self.locate_bucket(table, hash, place)?;
         let (lock, payload) = self.take_for_log(at, txn)?;
         if step(hash, bucket, depth_of(payload)).is_none() {
             return Ok((at, lock));
