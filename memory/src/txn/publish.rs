@@ -10,8 +10,9 @@ use crate::index::bucket::{
     LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link,
     is_version, link, load, next_version, publish_before_reads, stamp_of, units_of, version_count,
 };
+use crate::index::key_equality::is_equal;
 use crate::index::known_slot::{KnownSlot, WriteTarget};
-use crate::index::lookup::{CHAIN_MAX, has_key_at, is_equal, link_slot, walk_chain};
+use crate::index::lookup::{CHAIN_MAX, has_key_at, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo, write_undo};
