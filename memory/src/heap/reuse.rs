@@ -65,7 +65,7 @@ impl Member {
         let arena = self.arena();
         let queue = arena.queue(class)?;
         self.retired_in_a_row.set(0);
-        let cell = match self.pop_reusable(&arena, queue, class)? {
+        let cell = match self.pop_reusable(&arena, queue, class) {
             Some(head) => {
                 self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
                 head
@@ -88,30 +88,23 @@ impl Member {
     /// them apart.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every write")]
-    fn pop_reusable(
-        &self,
-        arena: &Arena<'_>,
-        queue: Queue<'_>,
-        class: u8,
-    ) -> Result<Option<u64>, Corruption> {
+    fn pop_reusable(&self, arena: &Arena<'_>, queue: Queue<'_>, class: u8) -> Option<u64> {
         let head = queue.head.load(Ordering::Relaxed);
         if head < HEAP {
-            return Ok(None);
+            return None;
         }
-        let Ok(line @ [first, _, retired, ..]) = cell::first_line(arena.map, head) else {
-            return Ok(None);
-        };
+        let line @ [first, _, retired, ..] = cell::first_line(arena.map, head).ok()?;
         let word = retired.load(Ordering::Relaxed);
         if !pin::is_retired(word)
             || pin::is_held(word)
             || first.load(Ordering::Relaxed) as u8 != class
             || !pin::is_reusable(word, self.safe.get())
         {
-            return Ok(None);
+            return None;
         }
         debug_assert!(retired_word(arena.map, class, head) == Ok(word), "the head is verified");
-        arena.pop_line(queue, (head, line))?;
-        Ok(Some(head))
+        arena.pop_line(queue, (head, line));
+        Some(head)
     }
 
     /// True if the head of a queue may be reused. A head that is no retired cell of the queue means
