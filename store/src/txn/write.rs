@@ -240,7 +240,7 @@ impl Session {
         is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
     ) -> Result<Option<SingleWrite>> {
         flags.table.keep_namespace(flags.namespace)?;
-        if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
+        if flags.table.flags()? & flags.mask != flags.expected {
             return Ok(Some(SingleWrite::Unsettled));
         }
         Ok(if is_expected(record)? { None } else { Some(SingleWrite::Refused) })
@@ -264,7 +264,7 @@ impl Session {
         if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
-        let flags = self.member.namespace_flags(namespace.index)?;
+        let flags = lookup.table.flags()?;
         let place = (lookup.table, namespace.index);
         if flags & (NEEDS_TXN | namespace_flags::LOGGED) == 0 {
             // Known here, so that nothing of the log is on the path of a plain put.
@@ -422,7 +422,7 @@ impl Session {
             return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
         let table = self.table(namespace)?;
-        let flags = self.member.namespace_flags(namespace.index)?;
+        let flags = table.flags()?;
         let place = (table, namespace.index);
         let Some(flags) = FlagCheck::of_direct(place, NEEDS_TXN, flags) else { return Ok(None) };
         let target = WriteTarget::new(self.hash(key), key, KnownSlot::Unknown);
