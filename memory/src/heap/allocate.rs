@@ -11,6 +11,7 @@ use std::time::Duration;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
+use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::kept::CLASS_SMALL_MAX;
@@ -73,10 +74,32 @@ impl Member {
     /// `Full`, `ValueTooLarge`, `Stalled`, `Damaged`, `System`.
     #[inline]
     pub fn allocate(&self, bytes: u64) -> Result<u64> {
+        match self.allocate_reusable(bytes) {
+            0 => self.allocate_with_class(bytes),
+            cell => Ok(cell),
+        }
+    }
+
+    /// The head of the queue for so many bytes; 0 if there is none. One number, so that it is
+    /// returned in a register.
+    #[inline(never)]
+    fn allocate_reusable(&self, bytes: u64) -> u64 {
+        let cell = class::class_of(bytes).and_then(|class| self.pop_of(class, bytes));
+        if cell.is_some() {
+            crash_point!("alloc.done");
+        }
+        cell.unwrap_or(0)
+    }
+
+    /// As [`Member::allocate`], if the queue has no cell that every reader has left.
+    #[inline(never)]
+    fn allocate_with_class(&self, bytes: u64) -> Result<u64> {
         let Some(class) = class::class_of(bytes) else {
             return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
-        self.allocate_of(class, bytes)
+        let cell = self.allocate_slowly(class)?;
+        crash_point!("alloc.done");
+        Ok(cell)
     }
 
     /// How many cells of a class are retired before the epoch advances.

@@ -60,20 +60,26 @@ impl Member {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the class of most cells is a constant")]
     pub(crate) fn allocate_of(&self, class: u8, bytes: u64) -> Result<u64> {
-        debug_assert!(self.is_in_operation(), "another member may be taking cells");
-        debug_assert!(class_of(bytes) == Some(class), "a cell has the class of its size");
-        let arena = self.arena();
-        let queue = arena.queue(class)?;
-        self.retired_in_a_row.set(0);
-        let cell = match self.pop_reusable(&arena, queue, class) {
-            Some(head) => {
-                self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
-                head
-            }
+        let cell = match self.pop_of(class, bytes) {
+            Some(head) => head,
             None => self.allocate_slowly(class)?,
         };
         crash_point!("alloc.done");
         Ok(cell)
+    }
+
+    /// A pending cell of the class for so many bytes, if the queue has one that no reader can hold.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn pop_of(&self, class: u8, bytes: u64) -> Option<u64> {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        debug_assert!(class_of(bytes) == Some(class), "a cell has the class of its size");
+        let arena = self.arena();
+        let queue = arena.queue(class).ok()?;
+        self.retired_in_a_row.set(0);
+        let head = self.pop_reusable(&arena, queue, class)?;
+        self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
+        Some(head)
     }
 
     /// Prefetches the lines of the cell that the next call will return. They were last used long
