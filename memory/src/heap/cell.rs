@@ -140,15 +140,24 @@ impl<'m> Cell<'m> {
         map: &'m Map,
         units: u64,
     ) -> Result<(Self, &'m [AtomicU64; 8]), Corruption> {
-        let line @ [_, _, _, version, sizes, key, ..] = map.line(units)?;
-        let cell = Self {
+        let line = map.line(units)?;
+        Ok((Self::of_line(map, units, line), line))
+    }
+
+    /// As [`Cell::at_units`], given the first line of the cell.
+    #[inline]
+    pub(crate) fn of_line(
+        map: &'m Map,
+        units: u64,
+        [_, _, _, version, sizes, key, ..]: &[AtomicU64; 8],
+    ) -> Self {
+        Self {
             map,
             at: units * LINE,
             version: version.load(Ordering::Relaxed),
             sizes: sizes.load(Ordering::Relaxed),
             key: key.load(Ordering::Relaxed),
-        };
-        Ok((cell, line))
+        }
     }
 
     /// The record at a line, its key, and what follows the key, if its key has this hash. `None`

@@ -44,8 +44,8 @@ pub struct WriteOutcome {
     pub version_after: Option<u64>,
 }
 
-/// A record, and the first line of its cell.
-pub(crate) type OldRecord<'m> = (Cell<'m>, &'m [AtomicU64; 8]);
+/// The first line of a record's cell.
+pub(crate) type RecordLine<'m> = &'m [AtomicU64; 8];
 
 /// The slot of a key in a locked bucket, or the place for a new one.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +53,9 @@ pub(crate) struct SlotLookup<'m> {
     /// Offset of the word that holds the key's entry; 0 if there is none.
     pub(crate) entry_at: u64,
     pub(crate) entry: u64,
-    /// The record to which the entry leads.
-    pub(crate) old: Option<OldRecord<'m>>,
+    /// The first line of the cell to which the entry leads. Not the cell: that is five words, which
+    /// would travel through memory.
+    pub(crate) line: Option<RecordLine<'m>>,
     /// Offset of the first empty word; 0 if there is none.
     pub(crate) empty_at: u64,
     /// Offset of the chain's last word, and its value.
@@ -67,9 +68,9 @@ pub(crate) struct SlotLookup<'m> {
 impl<'m> SlotLookup<'m> {
     /// The slot of a key that has a record.
     #[inline]
-    const fn found(entry_at: u64, entry: u64, old: OldRecord<'m>) -> Self {
-        let (old, empty_at, last_at, last, entries) = (Some(old), 0, 0, 0, 0);
-        Self { entry_at, entry, old, empty_at, last_at, last, entries }
+    const fn found(entry_at: u64, entry: u64, line: RecordLine<'m>) -> Self {
+        let (line, empty_at, last_at, last, entries) = (Some(line), 0, 0, 0, 0);
+        Self { entry_at, entry, line, empty_at, last_at, last, entries }
     }
 }
 
@@ -181,7 +182,7 @@ impl Member {
         );
         let map = self.map();
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
-        let old = place.old.map(|(cell, _)| cell);
+        let old = place.line.map(|line| Cell::of_line(map, units_of(place.entry), line));
         let before = old.map(|cell| cell.version());
         let decision = choose(old)?;
         let mut done =
@@ -256,8 +257,8 @@ impl Member {
         publish_before_reads(map.word(at)?, new);
         crash_point!("publish.committed");
         self.unlock_if_planted(LockSlot::Bucket)?;
-        let class = match place.old {
-            Some(old) => retire_cell(&arena, old, new, Disposal::Retired)?,
+        let class = match place.line {
+            Some(line) => retire_cell(&arena, (old, line), new, Disposal::Retired)?,
             None => None,
         };
         crash_point!("publish.retired");
@@ -343,9 +344,9 @@ pub(crate) fn locate_target<'m>(
         && token.slot_at & !(LINE - 1) == bucket_at
         && load(map.word(token.slot_at)?) == token.word
     {
-        let old @ (cell, _) = Cell::with_line(map, units_of(token.word))?;
+        let (cell, line) = Cell::with_line(map, units_of(token.word))?;
         if matches!(of.known, KnownSlot::Read(_)) || has_key(cell, &of)? {
-            return Ok(SlotLookup::found(token.slot_at, token.word, old));
+            return Ok(SlotLookup::found(token.slot_at, token.word, line));
         }
     }
     locate(map, bucket_at, of.hash, of.key)
@@ -384,9 +385,9 @@ pub(crate) fn locate<'m>(
         return Ok(room(bucket_at, entries));
     }
     if found != 0 && !is_intent(found) {
-        let old @ (cell, _) = Cell::with_line(map, units_of(found))?;
+        let (cell, line) = Cell::with_line(map, units_of(found))?;
         if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
-            return Ok(SlotLookup::found(bucket_at + 8 + 8 * index, found, old));
+            return Ok(SlotLookup::found(bucket_at + 8 + 8 * index, found, line));
         }
     }
     locate_in_chain(map, bucket_at, hash, key)
@@ -406,7 +407,7 @@ fn room<'m>(bucket_at: u64, words: &'m [AtomicU64; LAST]) -> SlotLookup<'m> {
     let empty_at = if empty == 0 { 0 } else { bucket_at + 8 + 8 * place };
     let last_at = link_slot(bucket_at);
     let entries = u32::from(entries);
-    SlotLookup { entry_at: 0, entry: 0, old: None, empty_at, last_at, last, entries }
+    SlotLookup { entry_at: 0, entry: 0, line: None, empty_at, last_at, last, entries }
 }
 
 /// The number of entries of a bucket line, by the set of its empty words.
@@ -432,7 +433,7 @@ fn locate_in_chain<'m>(
     let tag = hash_tag(hash);
     let (empty_at, last_at, last, entries) = (0, 0, 0, 0);
     let mut place =
-        SlotLookup { entry_at: 0, entry: 0, old: None, empty_at, last_at, last, entries };
+        SlotLookup { entry_at: 0, entry: 0, line: None, empty_at, last_at, last, entries };
     walk_chain(map, bucket_at, |at, value| {
         place.last_at = at;
         place.last = value;
@@ -445,11 +446,11 @@ fn locate_in_chain<'m>(
         place.entries += 1;
         // Under the lock an intent belongs to the lock's holder and to another key.
         if entry_tag(value) == tag && !is_intent(value) {
-            let old @ (cell, _) = Cell::with_line(map, units_of(value))?;
+            let (cell, line) = Cell::with_line(map, units_of(value))?;
             if has_key_at(&cell, hash, key)? {
                 place.entry_at = at;
                 place.entry = value;
-                place.old = Some(old);
+                place.line = Some(line);
                 return Ok(false);
             }
         }
@@ -493,17 +494,18 @@ pub(crate) fn retire_record(
     if old == 0 {
         return Ok(None);
     }
-    retire_cell(arena, Cell::with_line(arena.map, units_of(old))?, new, disposal)
+    retire_cell(arena, (old, arena.map.line(units_of(old))?), new, disposal)
 }
 
-/// As [`retire_record`], given the cell of the old record.
+/// As [`retire_record`], given the first line of the old record's cell.
 #[inline]
 fn retire_cell(
     arena: &Arena<'_>,
-    (cell, line): OldRecord<'_>,
+    (old, line): (u64, RecordLine<'_>),
     new: u64,
     disposal: Disposal,
 ) -> Result<Option<u8>, Corruption> {
+    let cell = Cell::of_line(arena.map, units_of(old), line);
     if cell.children() > 0 {
         each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, disposal))?;
     }

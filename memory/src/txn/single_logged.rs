@@ -28,7 +28,7 @@ use crate::txn::fill::PendingCell;
 use crate::txn::finish::{abandon, roll_back, unlock};
 use crate::txn::plan::{CellChange, RecordAccess};
 use crate::txn::publish::{
-    CROWDED_ENTRIES, Disposal, OldRecord, WriteDecision, WriteOutcome, locate_target, replaced,
+    CROWDED_ENTRIES, Disposal, RecordLine, WriteDecision, WriteOutcome, locate_target, replaced,
     retire_record,
 };
 
@@ -88,7 +88,7 @@ type BucketLock<'m> = (u64, &'m AtomicU64);
 struct Decided<'m> {
     access: RecordAccess,
     /// The record before.
-    old: Option<OldRecord<'m>>,
+    old: Option<(Cell<'m>, RecordLine<'m>)>,
     decision: WriteDecision,
     /// Units and cells that the log holds for it.
     held: (u64, u64),
@@ -277,7 +277,8 @@ impl Member {
     ) -> Result<()> {
         let (map, access) = (self.map(), &mut decided.access);
         let place = locate_target(map, access.lock_at, target)?;
-        let old = place.old;
+        let cell_of = |line| (Cell::of_line(map, units_of(place.entry), line), line);
+        let old = place.line.map(cell_of);
         access.set_slot(place);
         access.version_before = old.map(|(cell, _)| cell.version());
         decided.old = old;
