@@ -8,3 +8,4 @@ pub(crate) mod lookup;
 pub(crate) mod intent;
 pub(crate) mod chain;
 pub(crate) mod bucket;
+pub(crate) mod key_equality;

@@ -62,7 +62,7 @@ pub use follow::{ComingEntry, FollowPosition, FollowState, Following, LogIdentit
 pub use heap::cell::{
     CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
 };
-pub use index::batch::{BucketLine, Probe};
+pub use index::batch::{BucketLine, BucketPlace, Probe};
 pub use index::bucket::is_record_version;
 pub use index::known_slot::{KnownSlot, WriteTarget};
 pub use index::lookup::{LookupResult, ReadToken, hash};

@@ -152,8 +152,8 @@ pub struct Member {
     pub(crate) retired_in_a_row: Private<u64>,
     /// True while it retires cells and allocates none.
     pub(crate) only_retires: Private<bool>,
-    /// The class whose queue was looked at last by a write.
-    pub(crate) trimmed_class: Private<u8>,
+    /// Writes that could have looked at the queue of another class.
+    pub(crate) trim_looks: Private<u64>,
     /// The class that this member looked at last for cells that it does not need.
     pub(crate) stale_class: Private<u8>,
     /// The heads of its queues when it looked at them, and how often it has seen them since.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
+use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::kept::CLASS_SMALL_MAX;
@@ -39,6 +40,9 @@ const QUEUE_EXCESS: u64 = 6;
 
 /// Cells that one write frees from a queue that is too long: its share of a microsecond.
 const TRIM_CELLS: u64 = 32;
+
+/// Writes of which one looks at a queue for all of them.
+const WRITES_PER_LOOK: u64 = 8;
 
 /// A member that retires this many cells in a row and allocates none probably only deletes: it
 /// needs no cells for its next writes.
@@ -70,10 +74,32 @@ impl Member {
     /// `Full`, `ValueTooLarge`, `Stalled`, `Damaged`, `System`.
     #[inline]
     pub fn allocate(&self, bytes: u64) -> Result<u64> {
+        match self.allocate_reusable(bytes) {
+            0 => self.allocate_with_class(bytes),
+            cell => Ok(cell),
+        }
+    }
+
+    /// The head of the queue for so many bytes; 0 if there is none. One number, so that it is
+    /// returned in a register.
+    #[inline(never)]
+    fn allocate_reusable(&self, bytes: u64) -> u64 {
+        let cell = class::class_of(bytes).and_then(|class| self.pop_of(class, bytes));
+        if cell.is_some() {
+            crash_point!("alloc.done");
+        }
+        cell.unwrap_or(0)
+    }
+
+    /// As [`Member::allocate`], if the queue has no cell that every reader has left.
+    #[inline(never)]
+    fn allocate_with_class(&self, bytes: u64) -> Result<u64> {
         let Some(class) = class::class_of(bytes) else {
             return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
-        self.allocate_of(class, bytes)
+        let cell = self.allocate_slowly(class)?;
+        crash_point!("alloc.done");
+        Ok(cell)
     }
 
     /// How many cells of a class are retired before the epoch advances.
@@ -268,17 +294,26 @@ impl Member {
     }
 
     /// As [`Member::trim_queue`], for what a record owns and the lines of the index, which are
-    /// retired with it: each class in turn.
+    /// retired with it: each class in turn, at every eighth call.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn trim_next_queue(&self, arena: &Arena<'_>) -> Result<()> {
-        if self.aside_to_revisit.get() != 0 {
-            self.revisit_set_aside(TRIM_CELLS)?;
+        let looks = self.trim_looks.get().wrapping_add(1);
+        self.trim_looks.set(looks);
+        if looks.is_multiple_of(WRITES_PER_LOOK) {
+            self.trim_class_in_turn(arena, (looks / WRITES_PER_LOOK % QUEUES as u64) as u8)?;
         }
-        let other = (self.trimmed_class.get() + 1) % QUEUES as u8;
-        self.trimmed_class.set(other);
-        if self.may_be_too_long(arena, other) {
-            self.trim_long_queue(other, TRIM_CELLS * QUEUES as u64)?;
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn trim_class_in_turn(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
+        const CELLS: u64 = WRITES_PER_LOOK * TRIM_CELLS;
+        if self.aside_to_revisit.get() != 0 {
+            self.revisit_set_aside(CELLS)?;
+        }
+        if self.may_be_too_long(arena, class) {
+            self.trim_long_queue(class, CELLS * QUEUES as u64)?;
         }
         Ok(())
     }

@@ -140,15 +140,24 @@ impl<'m> Cell<'m> {
         map: &'m Map,
         units: u64,
     ) -> Result<(Self, &'m [AtomicU64; 8]), Corruption> {
-        let line @ [_, _, _, version, sizes, key, ..] = map.line(units)?;
-        let cell = Self {
+        let line = map.line(units)?;
+        Ok((Self::of_line(map, units, line), line))
+    }
+
+    /// As [`Cell::at_units`], given the first line of the cell.
+    #[inline]
+    pub(crate) fn of_line(
+        map: &'m Map,
+        units: u64,
+        [_, _, _, version, sizes, key, ..]: &[AtomicU64; 8],
+    ) -> Self {
+        Self {
             map,
             at: units * LINE,
             version: version.load(Ordering::Relaxed),
             sizes: sizes.load(Ordering::Relaxed),
             key: key.load(Ordering::Relaxed),
-        };
-        Ok((cell, line))
+        }
     }
 
     /// The record at a line, its key, and what follows the key, if its key has this hash. `None`
@@ -498,9 +507,16 @@ pub(crate) fn has_class_of_its_size(map: &Map, at: u64) -> Result<bool, Corrupti
 #[expect(clippy::inline_always, reason = "as above")]
 pub(crate) fn has_class_of_size([head, _, _, _, sizes, ..]: &[AtomicU64; 8]) -> bool {
     let head = head.load(Ordering::Relaxed);
-    let body = sizes.load(Ordering::Relaxed) >> 32;
-    !matches!(head >> KIND_SHIFT & NIBBLE, 1 | 2 | 5)
-        || class::class_of(CELL_HEADER_BYTES + body) == Some(head as u8)
+    let bytes = CELL_HEADER_BYTES + (sizes.load(Ordering::Relaxed) >> 32);
+    // The usual cell. For cells of one size in lines, its class is the number of its last line.
+    let last_line = (bytes - 1) / LINE;
+    last_line < class::CLASSES_OF_LINES && last_line == head & 0xff || has_other_class(head, bytes)
+}
+
+/// As [`has_class_of_size`], of a large cell, or of one whose class is not compared.
+#[inline(never)]
+fn has_other_class(head: u64, bytes: u64) -> bool {
+    !matches!(head >> KIND_SHIFT & NIBBLE, 1 | 2 | 5) || class::class_of(bytes) == Some(head as u8)
 }
 
 /// Bytes that the cell occupies in the heap.
@@ -538,4 +554,31 @@ pub(crate) fn bytes_of_class(
     }
     debug_assert!(bytes.is_multiple_of(LINE), "a cell of {bytes} bytes ends inside a line");
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first line of a record with this class and body.
+    fn line_of(kind: CellKind, class: u8, body: u64) -> [AtomicU64; 8] {
+        let line: [AtomicU64; 8] = std::array::from_fn(|_| AtomicU64::new(0));
+        line[0].store(u64::from(class) | kind_in_head(kind), Ordering::Relaxed);
+        line[4].store(body << 32, Ordering::Relaxed);
+        line
+    }
+
+    #[test]
+    fn a_record_has_the_class_of_its_size_and_no_other_one() {
+        for body in (0..5000).chain((1 << 17) - 99..1 << 17) {
+            let class = class::class_of(CELL_HEADER_BYTES + body).unwrap();
+            for kind in [CellKind::Record, CellKind::Block, CellKind::Counter] {
+                assert!(has_class_of_size(&line_of(kind, class, body)), "{body} bytes");
+                assert!(!has_class_of_size(&line_of(kind, class + 1, body)), "{body} bytes");
+                let flipped = line_of(kind, class ^ 0x80, body);
+                assert!(!has_class_of_size(&flipped), "{body} bytes");
+            }
+            assert!(has_class_of_size(&line_of(CellKind::Transaction, class + 1, body)));
+        }
+    }
 }

@@ -7,6 +7,9 @@ use crate::layout::LINE;
 /// Number of classes.
 pub(crate) const CLASSES: u8 = 120;
 
+/// The first classes: each has a line more than the one before, the first one has one.
+pub(crate) const CLASSES_OF_LINES: u64 = 32;
+
 /// The largest cell, in bytes.
 pub(crate) const CELL_BYTES_MAX: u64 = 256 << 20;
 
@@ -52,6 +55,7 @@ pub(crate) const fn bytes_of(class: u8) -> u64 {
 
 const _: () = assert!(bytes_of(CLASSES - 1) == CELL_BYTES_MAX);
 const _: () = assert!(bytes_of(0) == LINE && bytes_of(31) == 32 * LINE);
+const _: () = assert!(bytes_of(CLASSES_OF_LINES as u8 - 1) == CLASSES_OF_LINES * LINE);
 const _: () = assert!(bytes_of(CLASSES) == 0 && bytes_of(u8::MAX) == 0);
 const _: () = assert!(matches!(class_of(0), Some(0)) && matches!(class_of(LINE + 1), Some(1)));
 

@@ -346,7 +346,7 @@ fn clear_recorded(arena: &Arena<'_>, chunk: ChunkIndex) -> Result<(UnitRun, u64)
     // While it is recorded: if this process is killed before, its recoverer tells of it. What the
     // reserve gets back is seen in its words.
     if chunk.0 < ordinary_chunks(arena.map.chunks()) {
-        watched::note_run(arena.map, joined, arena.is_fenced)?;
+        watched::note_run(arena.map, joined, arena.is_fenced);
     }
     crash_point!("free.marked");
     arena.set(undo::FREE_SOURCE, FreeSource::Rest.encode());

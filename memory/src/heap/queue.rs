@@ -25,17 +25,14 @@ const PENDING_MAX: usize = 8 << 20;
 impl<'m> Arena<'m> {
     /// Removes the head of a queue. It becomes pending.
     pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
-        self.pop_line(queue, (cell, cell::first_line(self.map, cell)?))
+        self.pop_line(queue, (cell, cell::first_line(self.map, cell)?));
+        Ok(())
     }
 
     /// As [`Arena::pop`], given the first line of the cell.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every write")]
-    pub(crate) fn pop_line(
-        &self,
-        queue: Queue<'_>,
-        (cell, line): (u64, &[AtomicU64; 8]),
-    ) -> Result<(), Corruption> {
+    pub(crate) fn pop_line(&self, queue: Queue<'_>, (cell, line): (u64, &[AtomicU64; 8])) {
         debug_assert!(queue.head.load(Ordering::Relaxed) == cell, "only a head is removed");
         let [_, next, ..] = line;
         self.set(undo::POP, cell);
@@ -45,7 +42,7 @@ impl<'m> Arena<'m> {
         let count = queue.count.load(Ordering::Relaxed);
         queue.count.store(count.saturating_sub(1), Ordering::Relaxed);
         crash_point!("pop.counted");
-        self.pend(cell, line)
+        self.pend(cell, line);
     }
 
     /// Cuts a cell from the front of a bump range that has pages for it. It becomes pending.
@@ -64,23 +61,22 @@ impl<'m> Arena<'m> {
         crash_point!("pop.recorded");
         self.set(which.front(), cell + bytes);
         crash_point!("pop.unlinked");
-        self.pend(cell, line)?;
+        self.pend(cell, line);
         Ok(cell)
     }
 
     /// Adds a cell in transit to the pending list.
     #[inline]
-    fn pend(&self, cell: u64, [_, next, retired, ..]: &[AtomicU64; 8]) -> Result<(), Corruption> {
+    fn pend(&self, cell: u64, [_, next, retired, ..]: &[AtomicU64; 8]) {
         let pending = self.get(undo::PENDING);
         next.store(pending, Ordering::Release);
         crash_point!("pop.chained");
-        let birth = pin::birth_epoch(self.map.word(SUPER_EPOCH)?);
+        let birth = pin::birth_epoch(self.map.superblock_word::<SUPER_EPOCH>());
         retired.store(birth, Ordering::Release);
         crash_point!("pop.linked");
         self.set(undo::PENDING, cell);
         crash_point!("pop.pending");
         self.set(undo::POP, 0);
-        Ok(())
     }
 
     /// Appends a cell to the queue of its class, with the current epoch. `line` is its first line.
@@ -89,7 +85,7 @@ impl<'m> Arena<'m> {
         self.set(undo::POP, cell);
         crash_point!("append.recorded");
         self.link_line((cell, line), None)?;
-        watched::note_retired(self.map, self.is_fenced)?;
+        watched::note_retired(self.map, self.is_fenced);
         self.set(undo::POP, 0);
         crash_point!("append.done");
         Ok(())
@@ -113,7 +109,7 @@ impl<'m> Arena<'m> {
         let retired = if let Some(retired) = retired {
             retired
         } else {
-            let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
+            let now = pin::retire_epoch(self.map.superblock_word::<SUPER_EPOCH>(), self.is_fenced);
             pin::retire(word.load(Ordering::Relaxed), now)
         };
         word.store(retired, Ordering::Release);
@@ -172,7 +168,7 @@ impl<'m> Arena<'m> {
                 self.link(cell, None)?;
             }
             // It may have been retired, and the dead member may not have told of it.
-            watched::note_retired(self.map, self.is_fenced)?;
+            watched::note_retired(self.map, self.is_fenced);
             self.set(undo::POP, 0);
         }
         Ok(())
@@ -248,13 +244,13 @@ impl<'m> Arena<'m> {
         link.store(0, Ordering::Release);
         crash_point!("aside.cleared");
         if pin::is_held(word) {
-            let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
+            let now = pin::retire_epoch(self.map.superblock_word::<SUPER_EPOCH>(), self.is_fenced);
             retired.store(pin::retire(word, now), Ordering::Release);
             crash_point!("aside.released");
         }
         self.link_last(to, cell);
         if pin::is_held(word) {
-            watched::note_retired(self.map, self.is_fenced)?;
+            watched::note_retired(self.map, self.is_fenced);
         }
         self.set(undo::POP, 0);
         crash_point!("aside.done");
@@ -320,11 +316,11 @@ impl<'m> Arena<'m> {
         self.set(undo::POP, cell);
         crash_point!("join.recorded");
         next.store(0, Ordering::Release);
-        let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
+        let now = pin::retire_epoch(self.map.superblock_word::<SUPER_EPOCH>(), self.is_fenced);
         retired.store(pin::retire(word, now), Ordering::Release);
         crash_point!("join.stamped");
         self.link_last(self.set_aside(), cell);
-        watched::note_retired(self.map, self.is_fenced)?;
+        watched::note_retired(self.map, self.is_fenced);
         crash_point!("join.linked");
         self.set(undo::POP, 0);
         Ok(())

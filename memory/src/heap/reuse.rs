@@ -60,20 +60,26 @@ impl Member {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the class of most cells is a constant")]
     pub(crate) fn allocate_of(&self, class: u8, bytes: u64) -> Result<u64> {
-        debug_assert!(self.is_in_operation(), "another member may be taking cells");
-        debug_assert!(class_of(bytes) == Some(class), "a cell has the class of its size");
-        let arena = self.arena();
-        let queue = arena.queue(class)?;
-        self.retired_in_a_row.set(0);
-        let cell = match self.pop_reusable(&arena, queue, class)? {
-            Some(head) => {
-                self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
-                head
-            }
+        let cell = match self.pop_of(class, bytes) {
+            Some(head) => head,
             None => self.allocate_slowly(class)?,
         };
         crash_point!("alloc.done");
         Ok(cell)
+    }
+
+    /// A pending cell of the class for so many bytes, if the queue has one that no reader can hold.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn pop_of(&self, class: u8, bytes: u64) -> Option<u64> {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        debug_assert!(class_of(bytes) == Some(class), "a cell has the class of its size");
+        let arena = self.arena();
+        let queue = arena.queue(class).ok()?;
+        self.retired_in_a_row.set(0);
+        let head = self.pop_reusable(&arena, queue, class)?;
+        self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
+        Some(head)
     }
 
     /// Prefetches the lines of the cell that the next call will return. They were last used long
@@ -88,30 +94,23 @@ impl Member {
     /// them apart.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every write")]
-    fn pop_reusable(
-        &self,
-        arena: &Arena<'_>,
-        queue: Queue<'_>,
-        class: u8,
-    ) -> Result<Option<u64>, Corruption> {
+    fn pop_reusable(&self, arena: &Arena<'_>, queue: Queue<'_>, class: u8) -> Option<u64> {
         let head = queue.head.load(Ordering::Relaxed);
         if head < HEAP {
-            return Ok(None);
+            return None;
         }
-        let Ok(line @ [first, _, retired, ..]) = cell::first_line(arena.map, head) else {
-            return Ok(None);
-        };
+        let line @ [first, _, retired, ..] = cell::first_line(arena.map, head).ok()?;
         let word = retired.load(Ordering::Relaxed);
         if !pin::is_retired(word)
             || pin::is_held(word)
             || first.load(Ordering::Relaxed) as u8 != class
             || !pin::is_reusable(word, self.safe.get())
         {
-            return Ok(None);
+            return None;
         }
         debug_assert!(retired_word(arena.map, class, head) == Ok(word), "the head is verified");
-        arena.pop_line(queue, (head, line))?;
-        Ok(Some(head))
+        arena.pop_line(queue, (head, line));
+        Some(head)
     }
 
     /// True if the head of a queue may be reused. A head that is no retired cell of the queue means

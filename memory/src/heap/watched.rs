@@ -106,15 +106,13 @@ fn end_watch(word: &AtomicU64, mut seen: u64, units: u64) {
 
 /// A cell was retired: it comes free when no reader can hold it.
 #[inline]
-pub(crate) fn note_retired(map: &Map, is_fenced: bool) -> Result<(), Corruption> {
-    note(map.word(SUPER_WATCHED)?, u64::MAX, is_fenced);
-    Ok(())
+pub(crate) fn note_retired(map: &Map, is_fenced: bool) {
+    note(map.superblock_word::<SUPER_WATCHED>(), u64::MAX, is_fenced);
 }
 
 /// Units came free, which are a part of a run of so many.
-pub(crate) fn note_run(map: &Map, units: u64, is_fenced: bool) -> Result<(), Corruption> {
-    note(map.word(SUPER_WATCHED)?, units, is_fenced);
-    Ok(())
+pub(crate) fn note_run(map: &Map, units: u64, is_fenced: bool) {
+    note(map.superblock_word::<SUPER_WATCHED>(), units, is_fenced);
 }
 
 #[cfg(not(loom))]

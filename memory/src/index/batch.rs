@@ -4,7 +4,7 @@
 use crate::heap::cell::Cell;
 use crate::index::bucket::{hash_tag, is_units};
 use crate::index::lookup::{NONE, READ_LINES, of_key_at, pick};
-use crate::layout::LINE;
+use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::region::index_table::IndexTable;
 
@@ -43,7 +43,51 @@ impl BucketLine {
     }
 }
 
+/// The number of a bucket and its line, which a write looks up once.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketPlace {
+    bucket: u64,
+    line: u64,
+}
+
+impl BucketPlace {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self { bucket: 0, line: BucketLine::NONE.line };
+
+    /// The bucket, which is that of this hash.
+    #[inline]
+    pub const fn of(&self, hash: u64) -> BucketLine {
+        BucketLine { hash, line: self.line }
+    }
+}
+
 impl Member {
+    /// Prefetches the bucket of a hash. Returns where it is, for [`crate::WriteTarget::place`].
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub fn prefetch_place(&self, table: &IndexTable, hash: u64) -> BucketPlace {
+        let bucket = table.bucket_of(hash);
+        let Ok(line) = table.bucket_line(self.map(), bucket) else { return BucketPlace::UNKNOWN };
+        self.map().prefetch(line.wrapping_mul(LINE));
+        BucketPlace { bucket, line }
+    }
+
+    /// The number and the offset of the bucket of a hash. `place` is what a write knows of it.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn locate_bucket(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        place: BucketPlace,
+    ) -> Result<(u64, u64), Corruption> {
+        if place.line != BucketPlace::UNKNOWN.line {
+            return Ok((place.bucket, place.line.wrapping_mul(LINE)));
+        }
+        let bucket = table.bucket_of(hash);
+        Ok((bucket, table.bucket_at(self.map(), bucket)?))
+    }
+
     #[inline]
     fn bucket_line(&self, table: &IndexTable, hash: u64) -> BucketLine {
         let bucket = table.bucket_of(hash);

@@ -217,6 +217,24 @@ pub(crate) fn publish(word: &AtomicU64, value: u64) {
     word.store(value, order);
 }
 
+/// As [`publish`], and no later load of this thread precedes the store: the commit is visible to all
+/// before its writer reads anything else.
+#[inline]
+pub(crate) fn publish_before_reads(word: &AtomicU64, value: u64) {
+    // A locked exchange is a full barrier. Here it waits for the stores of the new cell only: as
+    // the release of the lock it would also wait for those that complete the commit, which change
+    // nothing that a reader sees.
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    word.swap(value, Ordering::SeqCst);
+    #[cfg(any(not(target_arch = "x86_64"), loom))]
+    {
+        publish(word, value);
+        if !mutant("commit-no-fence") {
+            crate::atomic::fence(Ordering::SeqCst);
+        }
+    }
+}
+
 /// The status of a committed transaction. Before the decision it is 0.
 pub(crate) const COMMITTED: u64 = 1;
 

@@ -1,6 +1,6 @@
 //! What a writer knows about the slot of a key before it locks the bucket.
 
-use crate::index::batch::BucketLine;
+use crate::index::batch::{BucketLine, BucketPlace};
 use crate::index::bucket::{LAST, entry, hash_tag, is_units};
 use crate::index::lookup::{ReadToken, pick_placed};
 use crate::layout::LINE;
@@ -27,6 +27,9 @@ pub struct WriteTarget<'k> {
     pub key: &'k [u8],
     /// What is known about its slot.
     pub known: KnownSlot,
+    /// Where the bucket of the hash was when it was prefetched. Its lock decides whether the key is
+    /// still there.
+    pub place: BucketPlace,
     /// The version of the record after the write, which another host has given; 0: the next one.
     pub version_imposed: u64,
 }
@@ -35,7 +38,7 @@ impl<'k> WriteTarget<'k> {
     /// A record that gets its next version.
     #[inline]
     pub const fn new(hash: u64, key: &'k [u8], known: KnownSlot) -> Self {
-        Self { hash, key, known, version_imposed: 0 }
+        Self { hash, key, known, place: BucketPlace::UNKNOWN, version_imposed: 0 }
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) use crate::index::chain::{
     CHAIN_MAX, ZERO_LINE, link_slot, walk_chain, walk_chain_with,
 };
 use crate::index::intent::resolve;
+use crate::index::key_equality::is_equal;
 use crate::layout::{Corruption, LINE, SUPER_SEED};
 use crate::member::lock::PAYLOAD;
 use crate::member::{Member, pin};
@@ -173,30 +174,6 @@ enum SearchStep<'m> {
     End,
     /// At the line of the bucket: the pin was extended.
     Again,
-}
-
-/// Equality of two keys.
-#[inline]
-pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && is_same(one, other)
-}
-
-/// Equality of two slices of the same length. Keys are short: two overlapping loads compare up to
-/// 32 bytes. A call of `memcmp` would cost as much as the rest of a read.
-#[inline]
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    debug_assert!(one.len() == other.len(), "both have one length");
-    match one.len() {
-        16..=32 => {
-            one.first_chunk::<16>() == other.first_chunk::<16>()
-                && one.last_chunk::<16>() == other.last_chunk::<16>()
-        }
-        8..=15 => {
-            one.first_chunk::<8>() == other.first_chunk::<8>()
-                && one.last_chunk::<8>() == other.last_chunk::<8>()
-        }
-        _ => one == other,
-    }
 }
 
 /// The entry that a word stands for: itself, or the entry of an intent. 0 if there is no record.

@@ -284,7 +284,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         queue_limits: Box::new([const { Private::new(0) }; QUEUES]),
         retired_in_a_row: Private::new(0),
         only_retires: Private::new(false),
-        trimmed_class: Private::new(0),
+        trim_looks: Private::new(0),
         stale_class: Private::new(0),
         queue_heads: Box::new([const { Private::new((0, 0)) }; QUEUES]),
         may_use_reserve: Private::new(false),

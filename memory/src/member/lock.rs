@@ -49,22 +49,6 @@ pub(crate) fn hold_with(word: &AtomicU64, me: u64, payload: u64) {
     word.store(me << OWNER_SHIFT | payload & PAYLOAD, order);
 }
 
-/// Releases a lock with this payload. No later load of this thread precedes the stores before it: a
-/// commit is visible to all before its caller reads anything else.
-#[inline]
-pub(crate) fn release_before_reads(word: &AtomicU64, payload: u64) {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
-    {
-        // A locked exchange drains the store buffer at half the cost of a fence.
-        word.swap(payload & PAYLOAD, Ordering::SeqCst);
-    }
-    #[cfg(any(not(target_arch = "x86_64"), loom))]
-    {
-        release(word, payload);
-        crate::atomic::fence(Ordering::SeqCst);
-    }
-}
-
 /// Releases a lock with this payload.
 #[inline]
 pub(crate) fn release(word: &AtomicU64, payload: u64) {

@@ -229,14 +229,6 @@ impl Member {
         self.unname_lock(slot);
     }
 
-    /// As [`Member::release_word`], for a bucket after a commit (`lock::release_before_reads`).
-    #[inline]
-    pub(crate) fn release_bucket(&self, word: &AtomicU64, payload: u64) {
-        lock::release_before_reads(word, payload);
-        crash_point!("lock.released");
-        self.unname_lock(LockSlot::Bucket);
-    }
-
     /// Waits for a lock word that another member holds, and takes it. The caller has named it in
     /// the undo record.
     #[cold]

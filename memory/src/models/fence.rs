@@ -1,10 +1,11 @@
-//! Model of a hand-over (`cluster.rs`) against a writer of a logged namespace.
+//! Models of a hand-over (`cluster.rs`) against a writer of a logged namespace, and of two writers
+//! that read after their commits.
 
 use loom::sync::Arc;
 
 use super::{check, start, wait_for};
 use crate::atomic::{AtomicU64, Ordering, mutant};
-use crate::index::bucket::control;
+use crate::index::bucket::{control, load, publish_before_reads};
 use crate::member::lock;
 
 pub(super) const MUTANTS: &[(&str, &str)] = &[
@@ -12,9 +13,12 @@ pub(super) const MUTANTS: &[(&str, &str)] = &[
     ("fence-late", HAND_OVER),
     ("drain-no-lock", HAND_OVER),
     ("unlock-relaxed", HAND_OVER),
+    ("commit-no-fence", COMMITS),
 ];
 
 const HAND_OVER: &str = "fence::no_commit_is_behind_the_end_of_the_log_at_a_hand_over";
+
+const COMMITS: &str = "fence::a_commit_is_visible_before_its_writer_reads";
 
 struct FencedLog {
     fenced: AtomicU64,
@@ -81,5 +85,36 @@ fn no_commit_is_behind_the_end_of_the_log_at_a_hand_over() {
         wait_for([writing, handing_over]);
         let [tail, end] = [&shared.tail, &shared.end].map(|word| word.load(Ordering::Relaxed));
         assert_eq!(tail, end, "a commit that the next owner has not");
+    });
+}
+
+/// Two buckets: the lock and an entry of each.
+type Buckets = [(AtomicU64, AtomicU64); 2];
+
+/// Commits in one bucket, and returns what the other one has then.
+fn commit_and_read([(lock, mine), (_, other)]: [&(AtomicU64, AtomicU64); 2], owner: u64) -> u64 {
+    let payload = lock::try_take(lock, owner).unwrap();
+    publish_before_reads(mine, 1);
+    lock::release(lock, payload);
+    load(other)
+}
+
+#[test]
+fn a_commit_is_visible_before_its_writer_reads() {
+    check(|| {
+        let new = || (AtomicU64::new(control(3, 0)), AtomicU64::new(0));
+        let shared: Arc<(Buckets, AtomicU64)> = Arc::new(([new(), new()], AtomicU64::new(0)));
+        let [one, two] = [1, 2].map(|owner: u64| {
+            start(&shared, move |(buckets, seen)| {
+                let [first, second] = buckets;
+                let order = if owner == 1 { [first, second] } else { [second, first] };
+                if commit_and_read(order, owner) == 0 {
+                    seen.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        wait_for([one, two]);
+        let unseen = shared.1.load(Ordering::Relaxed);
+        assert!(unseen < 2, "both writers read what was before both commits");
     });
 }

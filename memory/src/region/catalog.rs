@@ -27,7 +27,7 @@ use crate::layout::{
     SUPER_STAMP_FLOOR, catalog_at, seal, unseal,
 };
 use crate::region::catalog_use::{EntryUse, is_current, namespace_removed, parse_use};
-use crate::region::index_table::{NamespaceIdentity, number_in};
+use crate::region::index_table::{NamespaceIdentity, number_in, parse_flags};
 use crate::region::map::Map;
 
 /// The number of catalog entries that were ever used.
@@ -40,14 +40,10 @@ pub(crate) fn entries_used(map: &Map) -> Result<u32, Corruption> {
     }
 }
 
-/// The flags of a namespace. Most have none: their word is compared, and not computed.
+/// The flags of a namespace.
 #[inline]
 pub(crate) fn flags_of(map: &Map, number: u32) -> Result<u64, Corruption> {
-    const NONE: u64 = seal(0);
-    match map.word(catalog_at(number) + CATALOG_FLAGS)?.load(Ordering::Acquire) {
-        NONE => Ok(0),
-        word => unseal(word, "the flags of a namespace have a flipped bit"),
-    }
+    parse_flags(map.word(catalog_at(number) + CATALOG_FLAGS)?)
 }
 
 /// The sealed word of a number that only grows. That of a new region is 0.

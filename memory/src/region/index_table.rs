@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 
 use crate::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_CHECK, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME,
+    CATALOG_BUCKETS, CATALOG_CHECK, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SEGMENTS, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
     NAMESPACE_NUMBER_BITS, SEGMENTS, catalog_at, entry_of, seal, unseal,
 };
@@ -39,6 +39,8 @@ pub struct IndexTable {
     kind: AtomicU64,
     /// The word of the entry that `region/catalog_use.rs` describes.
     generation: AtomicPtr<AtomicU64>,
+    /// The word of the flags of its namespace.
+    flags: AtomicPtr<AtomicU64>,
     buckets: AtomicU64,
     /// `linear_hash::wide_mask` of it.
     wide: AtomicU64,
@@ -52,11 +54,13 @@ impl IndexTable {
     pub(crate) fn new(map: &Map, index: u32) -> Result<Self, Corruption> {
         let index = entry_of(index);
         let generation = map.address(catalog_at(index) + CATALOG_GENERATION)?;
+        let flags = map.address(catalog_at(index) + CATALOG_FLAGS)?;
         let table = Self {
             index,
             number: AtomicU32::new(NO_NAMESPACE),
             kind: AtomicU64::new(0),
             generation: AtomicPtr::new(generation.as_ptr()),
+            flags: AtomicPtr::new(flags.as_ptr()),
             buckets: AtomicU64::new(BUCKETS_FIRST),
             wide: AtomicU64::new(wide_mask(BUCKETS_FIRST)),
             bases: std::array::from_fn(|_| AtomicU64::new(UNKNOWN)),
@@ -131,6 +135,17 @@ impl IndexTable {
         unsafe { &*word }
     }
 
+    /// The flags of its namespace: as [`crate::Member::namespace_flags`], without a search.
+    ///
+    /// # Errors
+    /// `Damaged`: a flipped bit of them.
+    #[inline]
+    pub fn flags(&self) -> Result<u64> {
+        let word = self.flags.load(Ordering::Relaxed);
+        // SAFETY: as of the word that `use_word` returns.
+        Ok(parse_flags(unsafe { &*word })?)
+    }
+
     #[inline]
     pub(crate) fn buckets(&self) -> u64 {
         self.buckets.load(Ordering::Acquire)
@@ -201,6 +216,16 @@ const UNKNOWN: u64 = 1 << 63;
 
 /// The number of no namespace: its entry would have to be used 65,536 times.
 pub(crate) const NO_NAMESPACE: u32 = u32::MAX;
+
+/// The flags of a namespace. Most have none: their word is compared, and not computed.
+#[inline]
+pub(crate) fn parse_flags(word: &AtomicU64) -> Result<u64, Corruption> {
+    const NONE: u64 = seal(0);
+    match word.load(Ordering::Acquire) {
+        NONE => Ok(0),
+        word => unseal(word, "the flags of a namespace have a flipped bit"),
+    }
+}
 
 /// The number of the namespace that a catalog entry has, if it has one.
 pub(crate) fn number_in(map: &Map, index: u32) -> Result<Option<u32>, Corruption> {

@@ -210,6 +210,17 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
+    /// A word of the superblock, which every region has.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "one instruction of the path of every write")]
+    pub(crate) fn superblock_word<const AT: u64>(&self) -> &AtomicU64 {
+        const { assert!(AT.is_multiple_of(8) && AT < PAGE_SMALL, "a word of the first page") };
+        // SAFETY: `Map::new` has verified that the mapping contains a region.
+        let address = unsafe { self.base.add(AT as usize) };
+        // SAFETY: as in `word`.
+        unsafe { address.cast().as_ref() }
+    }
+
     /// The address of a word, for a caller that does not keep it longer than this map.
     pub(crate) fn address(&self, at: u64) -> Result<NonNull<AtomicU64>, Corruption> {
         Ok(NonNull::from(self.word(at)?))

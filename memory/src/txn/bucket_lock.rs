@@ -3,6 +3,7 @@
 use nearstate_model::Result;
 
 use crate::atomic::AtomicU64;
+use crate::index::batch::BucketPlace;
 use crate::index::bucket::depth_of;
 use crate::index::lookup::find_bucket;
 use crate::member::arena::LockSlot;
@@ -22,12 +23,16 @@ pub(crate) struct LockedBucket<'m> {
 }
 
 impl Member {
-    /// Locks the bucket that holds a hash.
+    /// Locks the bucket that holds a hash. `place` is what is known about it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub(crate) fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<LockedBucket<'_>> {
-        let bucket = table.bucket_of(hash);
-        let at = table.bucket_at(self.map(), bucket)?;
+    pub(crate) fn lock_bucket(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        place: BucketPlace,
+    ) -> Result<LockedBucket<'_>> {
+        let (bucket, at) = self.locate_bucket(table, hash, place)?;
         let word = self.map().word(at)?;
         let payload = self.acquire_word((at, word), LockSlot::Bucket, LOCK_WAIT_MAX)?;
         if step(hash, bucket, depth_of(payload)).is_none() {

@@ -6,6 +6,7 @@ use nearstate_model::{Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
+use crate::index::batch::BucketPlace;
 use crate::index::bucket::depth_of;
 use crate::index::lookup::find_bucket;
 use crate::layout::{
@@ -90,7 +91,7 @@ impl Member {
     /// Counts the bucket at a position, unless another member was faster.
     fn count_bucket(&self, table: &IndexTable, number: u32, position: u64) -> Result<()> {
         let LockedBucket { at, word, payload } =
-            self.lock_bucket(table, usage::hash_at(position))?;
+            self.lock_bucket(table, usage::hash_at(position), BucketPlace::UNKNOWN)?;
         let done = self.count_locked(number, position, (at, depth_of(payload)));
         self.release_word(word, LockSlot::Bucket, payload);
         if !done? {

@@ -288,7 +288,7 @@ impl RecordAccess {
     }
 
     #[inline]
-    pub(crate) const fn set_slot(&mut self, place: SlotLookup) {
+    pub(crate) const fn set_slot(&mut self, place: SlotLookup<'_>) {
         debug_assert!((place.entry_at == 0) == (place.entry == 0), "a slot has an entry");
         self.entry_at = place.entry_at;
         self.entry = place.entry;

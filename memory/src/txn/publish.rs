@@ -8,10 +8,11 @@ use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
     LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link,
-    is_version, link, load, next_version, publish, stamp_of, units_of, version_count,
+    is_version, link, load, next_version, publish_before_reads, stamp_of, units_of, version_count,
 };
+use crate::index::key_equality::is_equal;
 use crate::index::known_slot::{KnownSlot, WriteTarget};
-use crate::index::lookup::{CHAIN_MAX, has_key_at, is_equal, link_slot, walk_chain};
+use crate::index::lookup::{CHAIN_MAX, has_key_at, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo, write_undo};
@@ -43,12 +44,18 @@ pub struct WriteOutcome {
     pub version_after: Option<u64>,
 }
 
+/// The first line of a record's cell.
+pub(crate) type RecordLine<'m> = &'m [AtomicU64; 8];
+
 /// The slot of a key in a locked bucket, or the place for a new one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SlotLookup {
+pub(crate) struct SlotLookup<'m> {
     /// Offset of the word that holds the key's entry; 0 if there is none.
     pub(crate) entry_at: u64,
     pub(crate) entry: u64,
+    /// The first line of the cell to which the entry leads. Not the cell: that is five words, which
+    /// would travel through memory.
+    pub(crate) line: Option<RecordLine<'m>>,
     /// Offset of the first empty word; 0 if there is none.
     pub(crate) empty_at: u64,
     /// Offset of the chain's last word, and its value.
@@ -56,6 +63,15 @@ pub(crate) struct SlotLookup {
     pub(crate) last: u64,
     /// Number of entries in the chain.
     pub(crate) entries: u32,
+}
+
+impl<'m> SlotLookup<'m> {
+    /// The slot of a key that has a record.
+    #[inline]
+    const fn found(entry_at: u64, entry: u64, line: RecordLine<'m>) -> Self {
+        let (line, empty_at, last_at, last, entries) = (Some(line), 0, 0, 0, 0);
+        Self { entry_at, entry, line, empty_at, last_at, last, entries }
+    }
 }
 
 impl Member {
@@ -96,7 +112,7 @@ impl Member {
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
         invariant!(self.is_in_operation(), "another member may be taking cells");
-        let bucket = match self.lock_bucket(table, target.hash) {
+        let bucket = match self.lock_bucket(table, target.hash, target.place) {
             Ok(locked) => locked,
             Err(error) => {
                 self.free_pending()?;
@@ -120,11 +136,8 @@ impl Member {
                 return Err(error);
             }
         };
-        if changed.decision == WriteDecision::Keep {
-            self.release_word(bucket.word, LockSlot::Bucket, payload);
-        } else {
-            self.release_bucket(bucket.word, payload);
-        }
+        // A commit is visible to all processes since its one store.
+        self.release_word(bucket.word, LockSlot::Bucket, payload);
         match changed.decision {
             WriteDecision::Keep => self.free_pending()?,
             WriteDecision::Publish | WriteDecision::Remove => {
@@ -169,10 +182,7 @@ impl Member {
         );
         let map = self.map();
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
-        let old = match place.entry_at {
-            0 => None,
-            _ => Some(Cell::at_units(map, units_of(place.entry))?),
-        };
+        let old = place.line.map(|line| Cell::of_line(map, units_of(place.entry), line));
         let before = old.map(|cell| cell.version());
         let decision = choose(old)?;
         let mut done =
@@ -231,7 +241,7 @@ impl Member {
     /// record.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    fn publish_entry(&self, place: &SlotLookup, new: u64) -> Result<Option<u8>> {
+    fn publish_entry(&self, place: &SlotLookup<'_>, new: u64) -> Result<Option<u8>> {
         let (map, arena) = (self.map(), self.arena());
         if place.entry_at == 0 && place.empty_at == 0 {
             self.publish_in_new_line(&arena, place, new)?;
@@ -244,16 +254,27 @@ impl Member {
         self.store_if_planted("commit-unrecorded", at, new)?;
         write_undo(&arena, at, old, new, op::RECORD);
         crash_point!("publish.recorded");
-        publish(map.word(at)?, new);
+        publish_before_reads(map.word(at)?, new);
         crash_point!("publish.committed");
         self.unlock_if_planted(LockSlot::Bucket)?;
-        Ok(finish_record(&arena, old, new)?)
+        let class = match place.line {
+            Some(line) => retire_cell(&arena, (old, line), new, Disposal::Retired)?,
+            None => None,
+        };
+        crash_point!("publish.retired");
+        close_undo_record(&arena);
+        Ok(class)
     }
 
     /// The chain is full: its last word becomes a link to a new line that holds the displaced entry
     /// and the new one.
     #[cold]
-    fn publish_in_new_line(&self, arena: &Arena<'_>, place: &SlotLookup, new: u64) -> Result<()> {
+    fn publish_in_new_line(
+        &self,
+        arena: &Arena<'_>,
+        place: &SlotLookup<'_>,
+        new: u64,
+    ) -> Result<()> {
         invariant!(place.entry_at == 0 && place.empty_at == 0, "the chain has room already");
         invariant!(place.last_at != 0, "a chain has a last word");
         invariant!(new != 0, "an empty word is added to a chain");
@@ -268,7 +289,7 @@ impl Member {
         let line = self.new_line(&[place.last, new])?;
         write_undo(arena, place.last_at, place.last, link(line), op::WORD);
         crash_point!("publish.recorded");
-        publish(self.map().word(place.last_at)?, link(line));
+        publish_before_reads(self.map().word(place.last_at)?, link(line));
         crash_point!("publish.committed");
         close_undo_record(arena);
         Ok(())
@@ -314,34 +335,27 @@ pub(crate) const CROWDED_ENTRIES: u32 = 6;
 /// compared again: the reader's pin has protected the cell, and with it the key, since then.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-pub(crate) fn locate_target(
-    map: &Map,
+pub(crate) fn locate_target<'m>(
+    map: &'m Map,
     bucket_at: u64,
     of: WriteTarget<'_>,
-) -> Result<SlotLookup, Corruption> {
+) -> Result<SlotLookup<'m>, Corruption> {
     if let KnownSlot::Read(token) | KnownSlot::Probed(token) = of.known
         && token.slot_at & !(LINE - 1) == bucket_at
         && load(map.word(token.slot_at)?) == token.word
-        && (matches!(of.known, KnownSlot::Read(_)) || has_key(map, token.word, &of)?)
     {
-        let (entry_at, found) = (token.slot_at, token.word);
-        return Ok(SlotLookup {
-            entry_at,
-            entry: found,
-            empty_at: 0,
-            last_at: 0,
-            last: 0,
-            entries: 0,
-        });
+        let (cell, line) = Cell::with_line(map, units_of(token.word))?;
+        if matches!(of.known, KnownSlot::Read(_)) || has_key(cell, &of)? {
+            return Ok(SlotLookup::found(token.slot_at, token.word, line));
+        }
     }
     locate(map, bucket_at, of.hash, of.key)
 }
 
-/// True if an entry leads to the record of this key. The caller holds the lock of its bucket.
+/// True if a record has this key. The caller holds the lock of its bucket.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call would cost 1 % of a put")]
-fn has_key(map: &Map, entry: u64, of: &WriteTarget<'_>) -> Result<bool, Corruption> {
-    let cell = Cell::at_units(map, units_of(entry))?;
+fn has_key(cell: Cell<'_>, of: &WriteTarget<'_>) -> Result<bool, Corruption> {
     Ok(cell.hash_low() == of.hash as u32 && is_equal(cell.key()?, of.key))
 }
 
@@ -350,12 +364,12 @@ fn has_key(map: &Map, entry: u64, of: &WriteTarget<'_>) -> Result<bool, Corrupti
 /// The usual cases, a key in the bucket's line and an absent key, take no branch on a position:
 /// positions are random, and a misprediction would wait for the line.
 #[inline]
-pub(crate) fn locate(
-    map: &Map,
+pub(crate) fn locate<'m>(
+    map: &'m Map,
     bucket_at: u64,
     hash: u64,
     key: &[u8],
-) -> Result<SlotLookup, Corruption> {
+) -> Result<SlotLookup<'m>, Corruption> {
     let tag = hash_tag(hash);
     let [_, entries @ ..] = map.words::<WORDS>(bucket_at)?;
     let (mut index, mut found, mut last) = (0, 0, 0);
@@ -371,11 +385,9 @@ pub(crate) fn locate(
         return Ok(room(bucket_at, entries));
     }
     if found != 0 && !is_intent(found) {
-        let cell = Cell::at_units(map, units_of(found))?;
+        let (cell, line) = Cell::with_line(map, units_of(found))?;
         if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
-            let entry_at = bucket_at + 8 + 8 * index;
-            let (empty_at, last_at, last, entries) = (0, 0, 0, 0);
-            return Ok(SlotLookup { entry_at, entry: found, empty_at, last_at, last, entries });
+            return Ok(SlotLookup::found(bucket_at + 8 + 8 * index, found, line));
         }
     }
     locate_in_chain(map, bucket_at, hash, key)
@@ -383,7 +395,7 @@ pub(crate) fn locate(
 
 /// The place of a new key in a bucket without overflow lines, whose lock is held.
 #[inline]
-fn room(bucket_at: u64, words: &[AtomicU64; LAST]) -> SlotLookup {
+fn room<'m>(bucket_at: u64, words: &'m [AtomicU64; LAST]) -> SlotLookup<'m> {
     // One bit for each empty word, and the number of entries that they leave.
     let (mut empty, mut last) = (0_u32, 0);
     for (place, word) in words.iter().enumerate() {
@@ -394,7 +406,8 @@ fn room(bucket_at: u64, words: &[AtomicU64; LAST]) -> SlotLookup {
     let place = u64::from(empty.trailing_zeros());
     let empty_at = if empty == 0 { 0 } else { bucket_at + 8 + 8 * place };
     let last_at = link_slot(bucket_at);
-    SlotLookup { entry_at: 0, entry: 0, empty_at, last_at, last, entries: u32::from(entries) }
+    let entries = u32::from(entries);
+    SlotLookup { entry_at: 0, entry: 0, line: None, empty_at, last_at, last, entries }
 }
 
 /// The number of entries of a bucket line, by the set of its empty words.
@@ -411,15 +424,16 @@ const ENTRIES_OF: [u8; 1 << LAST] = {
 
 /// As [`locate`], if the key is absent, is in an overflow line, or shares its tag with another key.
 #[inline(never)]
-fn locate_in_chain(
-    map: &Map,
+fn locate_in_chain<'m>(
+    map: &'m Map,
     bucket_at: u64,
     hash: u64,
     key: &[u8],
-) -> Result<SlotLookup, Corruption> {
+) -> Result<SlotLookup<'m>, Corruption> {
     let tag = hash_tag(hash);
+    let (empty_at, last_at, last, entries) = (0, 0, 0, 0);
     let mut place =
-        SlotLookup { entry_at: 0, entry: 0, empty_at: 0, last_at: 0, last: 0, entries: 0 };
+        SlotLookup { entry_at: 0, entry: 0, line: None, empty_at, last_at, last, entries };
     walk_chain(map, bucket_at, |at, value| {
         place.last_at = at;
         place.last = value;
@@ -432,10 +446,11 @@ fn locate_in_chain(
         place.entries += 1;
         // Under the lock an intent belongs to the lock's holder and to another key.
         if entry_tag(value) == tag && !is_intent(value) {
-            let cell = Cell::new(map, at_of(value))?;
+            let (cell, line) = Cell::with_line(map, units_of(value))?;
             if has_key_at(&cell, hash, key)? {
                 place.entry_at = at;
                 place.entry = value;
+                place.line = Some(line);
                 return Ok(false);
             }
         }
@@ -479,7 +494,18 @@ pub(crate) fn retire_record(
     if old == 0 {
         return Ok(None);
     }
-    let (cell, line) = Cell::with_line(arena.map, units_of(old))?;
+    retire_cell(arena, (old, arena.map.line(units_of(old))?), new, disposal)
+}
+
+/// As [`retire_record`], given the first line of the old record's cell.
+#[inline]
+fn retire_cell(
+    arena: &Arena<'_>,
+    (old, line): (u64, RecordLine<'_>),
+    new: u64,
+    disposal: Disposal,
+) -> Result<Option<u8>, Corruption> {
+    let cell = Cell::of_line(arena.map, units_of(old), line);
     if cell.children() > 0 {
         each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, disposal))?;
     }

@@ -28,7 +28,8 @@ use crate::txn::fill::PendingCell;
 use crate::txn::finish::{abandon, roll_back, unlock};
 use crate::txn::plan::{CellChange, RecordAccess};
 use crate::txn::publish::{
-    CROWDED_ENTRIES, Disposal, WriteDecision, WriteOutcome, locate_target, replaced, retire_record,
+    CROWDED_ENTRIES, Disposal, RecordLine, WriteDecision, WriteOutcome, locate_target, replaced,
+    retire_record,
 };
 
 /// A change with such a position retires a cell more than it holds. Each of them is a cache miss.
@@ -83,14 +84,11 @@ struct SingleTxn<'m> {
 /// The lock of its bucket, and the word that is the lock.
 type BucketLock<'m> = (u64, &'m AtomicU64);
 
-/// A record, and the first line of its cell.
-type OldRecord<'m> = (Cell<'m>, &'m [AtomicU64; 8]);
-
 /// A change that is decided under the lock of its bucket; before that, one that keeps the record.
 struct Decided<'m> {
     access: RecordAccess,
     /// The record before.
-    old: Option<OldRecord<'m>>,
+    old: Option<(Cell<'m>, RecordLine<'m>)>,
     decision: WriteDecision,
     /// Units and cells that the log holds for it.
     held: (u64, u64),
@@ -168,7 +166,7 @@ impl Member {
     ) -> Result<()> {
         invariant!(self.has_no_lock(), "a transaction begins while this member holds a lock");
         let txn = self.allocate_single_txn()?;
-        let (lock_at, lock) = self.lock_for_log(table, target.hash, txn)?;
+        let (lock_at, lock) = self.lock_for_log(table, target, txn)?;
         decided.access.lock_at = lock_at;
         crash_point!("txn.locked");
         let done = self.decide_logged(decided, (target, txn, lock), log, choose);
@@ -213,12 +211,11 @@ impl Member {
     fn lock_for_log(
         &self,
         table: &IndexTable,
-        hash: u64,
+        WriteTarget { hash, place, .. }: WriteTarget<'_>,
         txn: SingleTxn<'_>,
     ) -> Result<BucketLock<'_>> {
         txn.line.set(LINE_SLOT, 0);
-        let bucket = table.bucket_of(hash);
-        let at = table.bucket_at(self.map(), bucket)?;
+        let (bucket, at) = self.locate_bucket(table, hash, place)?;
         let (lock, payload) = self.take_for_log(at, txn)?;
         if step(hash, bucket, depth_of(payload)).is_none() {
             return Ok((at, lock));
@@ -279,11 +276,10 @@ impl Member {
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<()> {
         let (map, access) = (self.map(), &mut decided.access);
-        access.set_slot(locate_target(map, access.lock_at, target)?);
-        let old = match access.entry_at {
-            0 => None,
-            _ => Some(Cell::with_line(map, units_of(access.entry))?),
-        };
+        let place = locate_target(map, access.lock_at, target)?;
+        let cell_of = |line| (Cell::of_line(map, units_of(place.entry), line), line);
+        let old = place.line.map(cell_of);
+        access.set_slot(place);
         access.version_before = old.map(|(cell, _)| cell.version());
         decided.old = old;
         let decision = choose(old.map(|(cell, _)| cell))?;

@@ -82,8 +82,9 @@ impl Follower<'_> {
         };
         let mut present = 0;
         let written = session.member.with_reserve(|| {
-            let (draft, known) = session.draft_pair(lookup, value)?;
+            let (draft, known, place) = session.draft_pair(lookup, value)?;
             let target = WriteTarget {
+                place,
                 version_imposed: record.version,
                 ..WriteTarget::new(lookup.hash, key, known)
             };

@@ -270,7 +270,7 @@ impl Txn<'_> {
                     detail: format!("the tag {tag:?} is not unique: find all records that have it"),
                 });
             }
-            let mut key = Vec::with_capacity(8 + value.len());
+            let mut key = set.session.internal.posting_key.borrow_mut();
             posting_key(namespace.index, known.id, value, &mut key);
             set.internal_value(&key, <[u8]>::to_vec)?
         };

@@ -3,8 +3,8 @@
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    Cell, CellHeader, FLAG_META, IndexTable, KnownSlot, LogRequest, LoggedOutcome, PendingCell,
-    WriteDecision, WriteTarget, log_mark,
+    BucketPlace, Cell, CellHeader, FLAG_META, IndexTable, KnownSlot, LogRequest, LoggedOutcome,
+    PendingCell, WriteDecision, WriteTarget, log_mark,
 };
 use nearstate_model::limits::{BLOCKS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
@@ -240,7 +240,7 @@ impl Session {
         is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
     ) -> Result<Option<SingleWrite>> {
         flags.table.keep_namespace(flags.namespace)?;
-        if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
+        if flags.table.flags()? & flags.mask != flags.expected {
             return Ok(Some(SingleWrite::Unsettled));
         }
         Ok(if is_expected(record)? { None } else { Some(SingleWrite::Refused) })
@@ -264,7 +264,7 @@ impl Session {
         if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
-        let flags = self.member.namespace_flags(namespace.index)?;
+        let flags = lookup.table.flags()?;
         let place = (lookup.table, namespace.index);
         if flags & (NEEDS_TXN | namespace_flags::LOGGED) == 0 {
             // Known here, so that nothing of the log is on the path of a plain put.
@@ -299,9 +299,9 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
         let key = lookup.key;
-        let (draft, known) = self.draft_pair(lookup, value)?;
+        let (draft, known, place) = self.draft_pair(lookup, value)?;
         let known = if lookup.is_seen { probed } else { known };
-        let target = WriteTarget::new(lookup.hash, key, known);
+        let target = WriteTarget { place, ..WriteTarget::new(lookup.hash, key, known) };
         let mut current = None;
         let written = self.write_known::<IS_LOGGED>(flags, target, Some(draft), |record| {
             let is_expected = condition.holds(record)?;
@@ -346,19 +346,23 @@ impl Session {
     }
 
     /// As [`Session::draft`] of a record without children and metadata. Of a record that was not
-    /// read it first prefetches the bucket. Returns what is known about the slot of the key.
+    /// read it first prefetches the bucket. Returns what is known about the slot of the key, and
+    /// where its bucket is.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call costs 70 instructions, most of them moves")]
     pub(crate) fn draft_pair(
         &self,
         lookup: KeyLookup<'_>,
         value: &[u8],
-    ) -> Result<(PendingCell, KnownSlot)> {
+    ) -> Result<(PendingCell, KnownSlot, BucketPlace)> {
         let KeyLookup { table, hash, key, is_seen, .. } = lookup;
-        let bucket = (!is_seen).then(|| self.member.prefetch_bucket(table, hash));
+        let place =
+            if is_seen { BucketPlace::UNKNOWN } else { self.member.prefetch_place(table, hash) };
         let body = key.len() + value.len();
         let head = head_of(lookup, 0, body, false)?;
-        self.member.fill_cell_pair(&head, (key, value), bucket.filter(|_| body > BODY_SMALL))
+        let bucket = (!is_seen && body > BODY_SMALL).then(|| place.of(hash));
+        let (draft, known) = self.member.fill_cell_pair(&head, (key, value), bucket)?;
+        Ok((draft, known, place))
     }
 
     /// As [`Session::draft`] of a body that is in one piece: key, value and metadata.
@@ -418,7 +422,7 @@ impl Session {
             return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
         let table = self.table(namespace)?;
-        let flags = self.member.namespace_flags(namespace.index)?;
+        let flags = table.flags()?;
         let place = (table, namespace.index);
         let Some(flags) = FlagCheck::of_direct(place, NEEDS_TXN, flags) else { return Ok(None) };
         let target = WriteTarget::new(self.hash(key), key, KnownSlot::Unknown);
