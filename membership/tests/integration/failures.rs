@@ -12,6 +12,8 @@ use nearstate_model::Result;
 use nearstate_node::{ClientTls, EngineEvent, StateMachine, Tls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
+use nearstate_local_cluster::skipped;
+
 use crate::fixture::{
     Cluster, Host, LONG, Lines, check_stops_at_later_command, earlier, free_address,
 };
@@ -29,7 +31,7 @@ impl<'d> SmallDisk<'d> {
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
             return Some(Self(directory));
         }
-        eprintln!("SKIPPED: only root can mount a tmpfs");
+        skipped("only root can mount a tmpfs");
         None
     }
 }

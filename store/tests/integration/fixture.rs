@@ -185,7 +185,8 @@ pub(crate) fn succeeded(output: &Output) -> String {
     text
 }
 
-/// Reports that a test cannot run on this machine.
+/// Reports that a test cannot run on this machine, for want of memory, of a device or of a kernel
+/// that has its subject.
 pub(crate) fn skipped(reason: &str) {
     eprintln!("SKIPPED: {reason}");
 }

@@ -5,11 +5,12 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use nearstate_local_cluster::skipped;
 use nearstate_store::{Error, Region, lease_clock};
 
 use crate::fixture::{
-    KilledOnDrop, TestFolder, arguments, child, clean, is_root, output, region_path, skipped,
-    spawn, succeeded,
+    KilledOnDrop, TestFolder, arguments, child, clean, is_root, output, region_path, spawn,
+    succeeded,
 };
 use crate::full_region::{create, key, open};
 

@@ -4,7 +4,7 @@
 //! a procedure changes a few) and tags by which it is found. A target translates these calls to its
 //! store. [`crate::targets::Capabilities`] states what it emulates and what it declines.
 
-use crate::operations::{self, KeyBlock, Operation, Store};
+use crate::operations::{self, BlockOutcome, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
 
 /// The largest number of tags of a record in one call.
@@ -389,9 +389,8 @@ pub trait StoreConnection: StoreAccess {
         Err(declined("this target has no transactions"))
     }
 
-    /// Runs a block of single operations on [`OPERATIONS`]; returns the number of records that
-    /// were read or written. A store in the client's process has its own loop.
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+    /// Runs a block of single operations on [`OPERATIONS`]. A store in the client's process has its own loop.
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         operations::run(&mut ByCalls(self), operation, block)
     }
 

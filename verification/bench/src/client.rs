@@ -326,6 +326,8 @@ impl Client {
             begin_ns = now_ns;
             if reporter.is_due(now_ns) {
                 reporter.report(output, || meter.last_p99())?;
+                // The next step starts after the report.
+                begin_ns = clock.now_ns();
             }
             if trial.think_us > 0 {
                 waits.pause(Duration::from_micros(trial.think_us));

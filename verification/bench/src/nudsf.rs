@@ -28,7 +28,7 @@ use crate::peers;
 use crate::progress::Display;
 use crate::targets::DatabaseSpec;
 use crate::{clock, cpus, processes};
-use cases::{CASES, LoadCase};
+use cases::{CASES, CaseKind, LoadCase};
 use load::Load;
 use nearstate_model::{Error, Result};
 use result::{CaseResult, FORMAT, LoadRound, MemoryResult, NudsfRun, ServerKind};
@@ -119,6 +119,7 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
     let load = Load { h2load, cpu: client_cpu, folder: servers.folder().to_owned() };
     let requests = options.ops.unwrap_or(REQUESTS);
     let cases = run_cases(&chosen, (rounds, requests), (&mut servers, &load), &display, stop)?;
+    servers.check_content()?;
     let memory =
         is_chosen(options, MEMORY).then(|| run_memory(&servers, &load, requests)).transpose()?;
     let timers = is_chosen(options, TIMERS_CASE).then(|| timers::run(&servers, &load, timers));
@@ -178,9 +179,14 @@ fn run_case(
 ) -> Result<LoadRound> {
     let requests = (requests / case.divisor).max(100);
     let process = [servers.process(kind)];
+    let (is_redis, is_put) = (kind == ServerKind::Redis, case.kind == CaseKind::PutRecord);
+    if is_put && !is_redis {
+        load.prepare_puts(servers.port(kind))?;
+    }
     let before = processes::cpu_ns(&process);
     let rate = match kind {
         ServerKind::Redis => load.redis(servers, case, requests)?,
+        ServerKind::Node | ServerKind::Bare if is_put => load.puts(servers.port(kind), requests)?,
         ServerKind::Node | ServerKind::Bare => load.http(servers.port(kind), case, requests)?,
     };
     let cpu_ns = processes::cpu_ns(&process).saturating_sub(before);
@@ -207,7 +213,7 @@ fn caveats((server, client): (usize, usize), noise: Option<String>) -> Vec<Strin
         out.push("servers and clients share the only processor".to_owned());
     }
     out.push(
-        "redis speaks RESP, with as many commands in flight, of one record; a put is a Lua script, \
+        "redis speaks RESP, with as many commands in flight, and reads one record; a put is a Lua script, \
          because a hash and its index have no other common command"
             .to_owned(),
     );

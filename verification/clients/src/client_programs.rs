@@ -102,7 +102,7 @@ fn java_program(class: &str) -> Result<Command, String> {
 fn rust_program() -> Result<Command, String> {
     let target = build_folder()?.join("clients-rust");
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--locked", "--target-dir"]).arg(&target);
+    build.args(["build", "--quiet", "--target-dir"]).arg(&target);
     build.current_dir(sources().join("rust"));
     output_of(&mut build).map_err(|error| unreachable_registry("crates.io", &error))?;
     Ok(Command::new(target.join("debug/nearstate-clients-redis-rs")))

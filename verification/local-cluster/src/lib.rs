@@ -19,10 +19,12 @@
 
 pub use cluster::{ClusterOptions, HOSTS, LocalCluster, wait_until};
 pub use network::NetworkKind;
+pub use permission::skipped;
 pub use process::HostProcess;
 pub use status::{CopyView, MemberLag};
 
 mod cluster;
 mod network;
+mod permission;
 mod status;
 mod process;

@@ -8,6 +8,8 @@ use std::process::Command;
 use rustix::fs::statvfs;
 use serde_json::Value;
 
+use nearstate_local_cluster::skipped;
+
 use crate::cluster::{Hosts, LONG_LEASE, NAMES};
 use crate::fixture::{Folder, NEARSTATE, http, until};
 
@@ -23,7 +25,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
             return Some(Self(path));
         }
-        eprintln!("SKIPPED: only root can mount a tmpfs");
+        skipped("only root can mount a tmpfs");
         None
     }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use nearstate_local_cluster::skipped;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -257,8 +258,7 @@ fn a_region_is_on_the_nodes_of_its_policy_and_the_policy_is_read_back() {
         let output = create(policy, &asked);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         if text.contains("mempolicy") || text.contains("numactl --hardware") {
-            eprintln!("skipped: memory policies are not permitted here: {text}");
-            return;
+            return skipped(&format!("memory policies are not permitted here: {text}"));
         }
         assert!(output.status.success(), "{text}");
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -292,8 +292,7 @@ fn a_plan_is_applied_to_a_control_group_and_read_back() {
     let (plan, cpu) = plan_here(&folder);
     let group = groups().map(|folder| folder.join(format!("nearstate-{}", std::process::id())));
     let Some(group) = group.filter(|group| fs::create_dir(group).is_ok()) else {
-        eprintln!("skipped: no control group with processors can be created here");
-        return;
+        return skipped("no control group with processors can be created here");
     };
     let program = sleeping();
     let (path, pid) = (group.to_str().unwrap(), program.0.id().to_string());
@@ -402,7 +401,7 @@ fn a_node_runs_on_the_processors_of_its_place() {
 fn numap(words: &[&str]) -> Option<Command> {
     let may = Command::new("unshare").args(["--net", "true"]).output().unwrap();
     if !may.status.success() {
-        eprintln!("skipped: network namespaces are not permitted here");
+        skipped("network namespaces are not permitted here");
         return None;
     }
     let mut command = Command::new(NEARSTATE);

@@ -8,7 +8,7 @@ use crate::access::{
     BatchSink, Body, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
     StoreConnection, TableId, Work,
 };
-use crate::operations::{KeyBlock, Operation};
+use crate::operations::{BlockOutcome, KeyBlock, Operation};
 use nearstate_model::{Error, Result};
 
 /// The connections. Single requests go to the first one.
@@ -64,7 +64,7 @@ impl StoreConnection for ConnectionFan {
         self.first()?.transact(body)
     }
 
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         self.first()?.run_block(operation, block)
     }
 

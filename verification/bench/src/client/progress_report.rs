@@ -12,7 +12,7 @@ use crate::access::{
     StoreConnection, StoreReply, TableId, Work,
 };
 use crate::clock::monotonic_ns;
-use crate::operations::{KeyBlock, Operation};
+use crate::operations::{BlockOutcome, KeyBlock, Operation};
 use crate::protocol::{ClientReport, send};
 use nearstate_model::Result;
 use std::cell::RefCell;
@@ -176,7 +176,7 @@ impl StoreConnection for ReportingStore<'_, '_, dyn StoreConnection + '_> {
         self.inner.is_lost()
     }
 
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         self.call(|inner| inner.run_block(operation, block))
     }
 

@@ -12,6 +12,7 @@ use nearstate_store::{CreateOptions, Region};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A region whose connections break, or return an error, after `left` more writes.
 #[derive(Clone, Debug)]
@@ -360,6 +361,49 @@ fn progress_is_reported_at_each_reply_after_a_slow_step_and_before_the_first() {
     assert!(!pace.is_slow());
     pace.update(SLOW_STEP_NS);
     assert!(pace.is_slow());
+}
+
+/// An output whose first report takes a second.
+struct SlowOutput {
+    bytes: Vec<u8>,
+    clock: Arc<quanta::Mock>,
+}
+
+impl Write for SlowOutput {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.is_empty() {
+            self.clock.increment(Duration::from_secs(1));
+        }
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The clock stands still except for the report. With steps that overlap, three are in flight then.
+#[test]
+fn the_time_of_a_report_is_no_latency_of_the_next_operation() {
+    for (depth, slow_ops) in [(1, 0), (8, 3 * 2)] {
+        let mut test = Fixture::new("ue-signalling", 200);
+        test.faults.ahead.set(true);
+        test.client.warm_up(1, 1, &mut Vec::new()).unwrap();
+        let (clock, mock) = Clock::mock();
+        (test.client.clock, test.client.progress_ns) = (clock, 0);
+        let mut output = SlowOutput { bytes: Vec::new(), clock: mock };
+        test.client.run(&trial(200, depth), &mut output).unwrap();
+        assert!(!progress(&output.bytes).is_empty(), "nothing was reported");
+        let mut reports = output.bytes.as_slice();
+        let mut reports = std::iter::from_fn(|| receive(&mut reports).unwrap());
+        let ran = reports.find_map(|report| {
+            if let ClientReport::Finished(ran) = report { Some(ran) } else { None }
+        });
+        let classes = ran.unwrap().round.classes;
+        let latencies = classes.iter().flat_map(|class| &class.latencies);
+        let slow: u64 = latencies.filter(|(ns, _)| *ns > 0).map(|(_, count)| count).sum();
+        assert_eq!(slow, slow_ops, "{depth} in flight");
+    }
 }
 
 type Work = fn(&mut Client, &mut Vec<u8>) -> Result<()>;

@@ -120,6 +120,8 @@ impl Client {
             reporter.add(step.ops as u64);
             if reporter.is_due(now_ns) {
                 reporter.report(output, || meter.last_p99())?;
+                // The next step starts after the report.
+                now_ns = clock.now_ns();
             }
         }
         Ok(Waits::default())

@@ -14,6 +14,9 @@ pub(super) const LARGE_BYTES: usize = 1 << 20;
 /// Different records, or groups of records, that the requests of a case name in turn.
 pub(super) const SPREAD: u64 = 1000;
 
+/// Records that only PUTs name. A pass over them changes the tags of each.
+pub(super) const PUT_RECORDS: u64 = 10_000;
+
 /// A load of many equal requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadCase {
@@ -91,13 +94,12 @@ impl LoadCase {
         }
     }
 
-    /// The paths of the requests.
+    /// The paths of the requests; those of PUTs are [`put_path`]s.
     pub(super) fn paths(&self) -> Vec<String> {
         let all = 0..SPREAD;
         match self.kind {
-            CaseKind::GetRecord | CaseKind::PutRecord => {
-                all.map(|index| format!("{STORAGE}/records/r{index}")).collect()
-            }
+            CaseKind::GetRecord => all.map(|index| format!("{STORAGE}/records/r{index}")).collect(),
+            CaseKind::PutRecord => Vec::new(),
             CaseKind::GetBlock => {
                 all.map(|index| format!("{STORAGE}/records/r{index}/blocks/context")).collect()
             }
@@ -112,11 +114,16 @@ impl LoadCase {
             CaseKind::GetRecord => &["HGETALL", "r1"],
             CaseKind::PutRecord => &["EVALSHA"],
             CaseKind::GetBlock => &["HGET", "r1", "context"],
-            CaseKind::Search => &["SMEMBERS", "supi:group1"],
+            CaseKind::Search => &["SMEMBERS", "group:g1"],
             CaseKind::GetLarge => &["HGET", "large", "context"],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }
+}
+
+/// The path of a record that only PUTs name.
+pub(super) fn put_path(index: u64) -> String {
+    format!("{STORAGE}/records/p{index}")
 }
 
 /// The search for the ten records of a group.

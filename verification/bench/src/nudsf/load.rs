@@ -1,9 +1,10 @@
 //! The load generators: h2load for HTTP/2, redis-benchmark for Redis, each on the clients'
 //! processor.
 
-use super::cases::{CaseKind, LoadCase, STORAGE};
-use super::servers::{MIXED, Servers, put_body};
+use super::cases::{CaseKind, LoadCase, PUT_RECORDS, SPREAD, STORAGE, put_path};
+use super::servers::{MIXED, PUT_TAGS, Servers, put_body};
 use crate::reaper::system;
+use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,16 +104,38 @@ impl Load {
             // Windows that do not stop a megabyte on a loopback interface.
             command.args(["-w", "24", "-W", "26"]);
         }
-        if case.kind == CaseKind::PutRecord {
-            let body = self.file("record", &put_body(1))?;
-            command.args(["-H", ":method: PUT", "-H"]).arg(MIXED);
-            command.arg("-d").arg(body);
-        }
         rate_of(&Self::output(&mut command)?, requests)
     }
 
-    /// PUTs this JSON to these paths, each once.
-    pub(super) fn put_all(&self, port: u16, paths: &[String], body: &str) -> Result<()> {
+    /// PUTs records until each has the tags of the second body.
+    pub(super) fn prepare_puts(&self, port: u16) -> Result<()> {
+        let paths: Vec<String> = (0..PUT_RECORDS).map(put_path).collect();
+        self.put_all(port, &paths, MIXED, &put_body(PUT_TAGS[1])).map(drop)
+    }
+
+    /// The rate of PUTs that change the tags of each record: in passes over the records, with two
+    /// bodies in turn.
+    pub(super) fn puts(&self, port: u16, requests: u64) -> Result<f64> {
+        let (mut left, mut seconds) = (requests, 0.0);
+        for tags in PUT_TAGS.iter().cycle() {
+            let paths: Vec<String> = (0..left.min(PUT_RECORDS)).map(put_path).collect();
+            seconds += self.put_all(port, &paths, MIXED, &put_body(*tags))?;
+            left -= paths.len() as u64;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(as_f64(requests) / seconds)
+    }
+
+    /// PUTs a body to these paths, each once. Returns the seconds of the slowest generator.
+    pub(super) fn put_all(
+        &self,
+        port: u16,
+        paths: &[String],
+        content_type: &str,
+        body: &str,
+    ) -> Result<f64> {
         let body = self.file("body", body)?;
         let mut commands = Vec::new();
         for (number, part) in paths.chunks(paths.len().div_ceil(GENERATORS).max(1)).enumerate() {
@@ -120,7 +143,7 @@ impl Load {
             // Each connection would begin with the first path.
             let streams = CONNECTIONS * STREAMS / GENERATORS as u64;
             let mut command = self.h2load((1, streams), part.len() as u64);
-            command.args(["-H", ":method: PUT", "-H", "Content-Type: application/json"]);
+            command.args(["-H", ":method: PUT", "-H", content_type]);
             command.arg("-i").arg(uris).arg("-d").arg(&body);
             commands.push((command, part.len() as u64));
         }
@@ -130,9 +153,11 @@ impl Load {
         let ended = begun.into_iter().map(|(child, count)| {
             let output = child.and_then(Child::wait_with_output);
             let output = output.map_err(|e| system("starting a load", &e))?;
-            rate_of(&String::from_utf8_lossy(&output.stdout), count)
+            let rate = rate_of(&String::from_utf8_lossy(&output.stdout), count)?;
+            Ok(as_f64(count) / rate)
         });
-        ended.collect::<Vec<_>>().into_iter().try_for_each(|rate| rate.map(drop))
+        let seconds = ended.collect::<Vec<_>>().into_iter().collect::<Result<Vec<f64>>>()?;
+        Ok(seconds.into_iter().fold(0.0, f64::max))
     }
 
     /// Many connections with many streams of GETs of one record. Calls `sample` meanwhile.
@@ -168,6 +193,8 @@ impl Load {
         command.args(["-h", "127.0.0.1", "-p", &servers.redis_port().to_string(), "--csv"]);
         command.args(["-n", &requests.to_string(), "-c", &CONNECTIONS.to_string()]);
         command.args(["-P", &STREAMS.to_string()]);
+        // `__rand_int__` stands for as many numbers.
+        command.args(["-r", &SPREAD.to_string()]);
         command.args(servers.redis_command(case));
         let output = Self::output(&mut command)?;
         let fields = output.lines().last().unwrap_or_default().split("\",\"");

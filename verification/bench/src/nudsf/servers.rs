@@ -2,7 +2,9 @@
 //! content.
 
 use super::bare::{RepliedBody, Replies};
-use super::cases::{BLOCK_BYTES, CaseKind, LARGE_BYTES, LoadCase, SPREAD, STORAGE, search_path};
+use super::cases::{
+    BLOCK_BYTES, CASES, CaseKind, LARGE_BYTES, LoadCase, SPREAD, STORAGE, put_path, search_path,
+};
 use super::result::ServerKind;
 use crate::peers;
 use crate::reaper::{own_program, system};
@@ -15,6 +17,9 @@ use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
+
+/// The tags of the two bodies of the PUTs that are measured: no search of a case finds them.
+pub(super) const PUT_TAGS: [u64; 2] = [1_000_000, 2_000_000];
 
 /// The content type of [`put_body`].
 pub(super) const MIXED: &str = "Content-Type: multipart/mixed; boundary=b";
@@ -172,9 +177,60 @@ impl Servers {
             return case.redis();
         }
         let mut command = case.redis();
-        command.extend([self.script.clone(), "1".to_owned(), "r1".to_owned()]);
-        command.extend(redis_fields(1, BLOCK_BYTES));
+        // A record that no other case reads, and tags that differ from those that it has.
+        command.extend([&self.script, "1", "p__rand_int__"].map(str::to_owned));
+        let replaced = ["supi", "imsi-__rand_int__", "group", "p__rand_int__"];
+        command.extend(replaced.map(str::to_owned));
+        command.extend(redis_fields(1, BLOCK_BYTES).split_off(replaced.len()));
         command
+    }
+
+    /// Compares what the cases read with what was written: the references of each search of the
+    /// node, and the reply of Redis to the command of each case.
+    pub(super) fn check_content(&self) -> Result<()> {
+        let mut node = HttpClient::connect(self.port(ServerKind::Node))?;
+        let filled = SPREAD * GROUP;
+        for group in 0..SPREAD {
+            let found = node.request("GET", &search_path(group), &[], "")?.body;
+            let wanted = group * GROUP..(group + 1) * GROUP;
+            if !wanted.clone().all(|index| found.contains(&format!("/records/r{index}\""))) {
+                let detail = format!("the search for group {group} of {filled} records: {found}");
+                return Err(Error::Backend { detail });
+            }
+        }
+        let mut redis = connect(&format!("127.0.0.1:{}", self.redis_port()))?;
+        for case in &CASES {
+            let command = self.redis_command(case);
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            let reply = ask(&mut redis, &words)?;
+            if !is_expected(case.kind, &reply) {
+                let reply = format!("{reply:?}");
+                let detail = format!("the case {} of redis: {reply:.200}", case.name);
+                return Err(Error::Backend { detail });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a reply of Redis is the one that the content of the server leads to.
+fn is_expected(kind: CaseKind, reply: &RespReply) -> bool {
+    let has_block = |bytes| matches!(reply, RespReply::Bulk(value) if value.len() == bytes);
+    let sorted = |mut items: Vec<Vec<u8>>| {
+        items.sort_unstable();
+        items
+    };
+    let has_all = |all: Vec<String>| {
+        let items = reply.items().iter().map(|item| item.clone().into_bulk().ok().flatten());
+        let items = items.map(Option::unwrap_or_default);
+        sorted(items.collect()) == sorted(all.into_iter().map(String::into_bytes).collect())
+    };
+    match kind {
+        CaseKind::GetRecord => has_all(redis_fields(1, BLOCK_BYTES)),
+        CaseKind::PutRecord => matches!(reply, RespReply::Integer(0 | 1)),
+        CaseKind::GetBlock => has_block(BLOCK_BYTES),
+        CaseKind::Search => has_all((GROUP..2 * GROUP).map(|at| format!("r{at}")).collect()),
+        CaseKind::GetLarge => has_block(LARGE_BYTES),
     }
 }
 
@@ -240,9 +296,11 @@ fn fill_node(port: u16, records: u64) -> Result<Replies> {
     }
     let large = format!("{STORAGE}/records/large");
     client.request("PUT", &large, &[MIXED], &record_body(0, LARGE_BYTES))?;
-    let record = format!("{STORAGE}/records/r1");
+    let (put, record) = (put_path(0), format!("{STORAGE}/records/r1"));
+    client.request("PUT", &put, &[MIXED], &put_body(0))?;
     Ok(Replies {
-        put: client.request("PUT", &record, &[MIXED], &put_body(1))?,
+        // The response to a replacement.
+        put: client.request("PUT", &put, &[MIXED], &put_body(PUT_TAGS[0]))?,
         record: client.request("GET", &record, &[], "")?,
         block: client.request("GET", &format!("{record}/blocks/context"), &[], "")?,
         search: client.request("GET", &search_path(0), &[], "")?,
@@ -309,5 +367,33 @@ impl HttpClient {
             return Err(Error::Backend { detail });
         }
         Ok(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_reply_of_redis_is_not_the_expected_one() {
+        let bulks = |all: Vec<String>| {
+            RespReply::Array(all.into_iter().map(|one| RespReply::Bulk(one.into())).collect())
+        };
+        let group: Vec<String> = (10..20).rev().map(|at| format!("r{at}")).collect();
+        assert!(is_expected(CaseKind::Search, &bulks(group)));
+        assert!(is_expected(CaseKind::GetRecord, &bulks(redis_fields(1, BLOCK_BYTES))));
+        for kind in CASES.map(|case| case.kind) {
+            assert!(!is_expected(kind, &bulks(Vec::new())), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn puts_change_tags_of_records_that_no_other_case_reads() {
+        for case in &CASES {
+            assert!(case.paths().iter().all(|path| !path.contains("/records/p")), "{}", case.name);
+        }
+        let groups: Vec<String> = PUT_TAGS.map(|index| tags(index)[1].1.clone()).to_vec();
+        assert_ne!(groups[0], groups[1]);
+        assert!((0..SPREAD).all(|group| !groups.contains(&format!("g{group}"))), "{groups:?}");
     }
 }

@@ -4,6 +4,7 @@ use super::{Case, Goal, Preset};
 use crate::figures::{self, Figures};
 use crate::result::Run;
 use crate::spread::RoundMeasurements;
+use crate::stat::median;
 use crate::table::{ReportTable, latency_text, rate_text, ratio_text};
 
 /// A case that was run.
@@ -124,8 +125,8 @@ pub fn goals(all: &[Measured]) -> Option<ReportTable> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// The figures that a goal bounds, of each round where rounds have one. Ratios are those of pairs
-/// of rounds, so that a machine that is slow for a round does not change them.
+/// The figures that a goal bounds, of each round where rounds have one. Ratios of targets of a run
+/// are those of pairs of rounds, so that a machine that is slow for a round does not change them.
 fn reached(goal: &Goal, measured: &Measured, all: &[Measured]) -> Option<RoundMeasurements> {
     let one = |figure: f64| RoundMeasurements::new([figure]);
     let in_case = |target, case: &str| {
@@ -143,13 +144,13 @@ fn reached(goal: &Goal, measured: &Measured, all: &[Measured]) -> Option<RoundMe
             let (own, other) = (measured.times(target)?, measured.times(peer)?);
             Some(ratios(&own, &other))
         }
+        // Their rounds are not at the same time: only medians are compared.
         Goal::TimesCase(target, case, _) => {
-            Some(ratios(&measured.times(target)?, &in_case(target, case)?))
+            Some(one(median(&measured.times(target)?) / median(&in_case(target, case)?)))
         }
         Goal::TimesSum(target, [first, second], _) => {
-            let (first, second) = (in_case(target, first)?, in_case(target, second)?);
-            let sums: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a + b).collect();
-            Some(ratios(&measured.times(target)?, &sums))
+            let both = median(&in_case(target, first)?) + median(&in_case(target, second)?);
+            Some(one(median(&measured.times(target)?) / both))
         }
         Goal::ServerTimePeer(target, peer, _) => {
             let time = |name| measured.figures(name)?.cost.map(|cost| cost.server_ns);
@@ -165,7 +166,6 @@ fn reached(goal: &Goal, measured: &Measured, all: &[Measured]) -> Option<RoundMe
 /// The ratio of each pair; that of the medians if there are not as many of both.
 fn ratios(dividends: &[f64], divisors: &[f64]) -> RoundMeasurements {
     if dividends.len() != divisors.len() {
-        let median = |samples: &[f64]| RoundMeasurements::new(samples.iter().copied()).median();
         return RoundMeasurements::new([median(dividends) / median(divisors)]);
     }
     RoundMeasurements::new(dividends.iter().zip(divisors).map(|(a, b)| a / b))
@@ -197,10 +197,10 @@ fn text(goal: &Goal) -> String {
             format!("{target}: at most {most} times the time of {peer}")
         }
         Goal::TimesSum(target, [first, second], most) => {
-            format!("{target}: at most {most} times the time of {first} and {second} together")
+            format!("{target}: at most {most} times the time of {first} and {second}, other runs")
         }
         Goal::TimesCase(target, case, most) => {
-            format!("{target}: at most {most} times the time of {case}")
+            format!("{target}: at most {most} times the time of {case}, another run")
         }
         Goal::ServerTimePeer(target, peer, most) => {
             format!("{target}: at most {most} times the server time of {peer}")
@@ -287,6 +287,7 @@ mod tests {
         // Both have 20,000 operations a round: in 10 and in 1,200 ms.
         assert_eq!(table.rows[5][2..5], ["0.0083 x", "0.0083 x", "0.0083 x"]);
         assert_eq!(table.rows[4][3..5], ["-", "-"], "one figure has no spread");
+        assert_eq!(table.rows[2][3..5], ["-", "-"], "runs have no pairs of rounds");
         assert!(goals(&[measured(&[])]).is_none());
     }
 

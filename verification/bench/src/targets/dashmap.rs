@@ -4,7 +4,7 @@
 use super::joined::{PlainStore, WholeRecords};
 use super::{Capabilities, Database, DatabaseSpec, InClients, Support, Target};
 use crate::access::{OPERATIONS, StoreConnection, StoreSchema, TableId};
-use crate::operations::{self, KeyBlock, Operation, Store};
+use crate::operations::{self, BlockOutcome, KeyBlock, Operation, Store};
 use dashmap::DashMap;
 use foldhash::fast::RandomState;
 use nearstate_model::Result;
@@ -146,7 +146,7 @@ impl PlainStore for Maps {
 }
 
 impl StoreConnection for WholeRecords<Maps> {
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         operations::run(&mut Loops(self.store.at(OPERATIONS)?), operation, block)
     }
 

@@ -19,7 +19,7 @@ use crate::access::{
     StoreConnection, StoreReply, StoreSchema, TableId, TableSchema, Work, declined, parts,
     perform_each,
 };
-use crate::operations::{self, KeyBlock, Operation, Store};
+use crate::operations::{self, BlockOutcome, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
 use lmdb::{
     Cursor as _, Database, DatabaseFlags, Environment, EnvironmentFlags, InactiveTransaction,
@@ -307,7 +307,7 @@ impl StoreAccess for LmdbConnection {
 }
 
 impl StoreConnection for LmdbConnection {
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         operations::run(self, operation, block)
     }
 

@@ -14,7 +14,7 @@ use self::table::PrototypeTable;
 use super::joined::{PlainStore, WholeRecords};
 use super::{Capabilities, Database, DatabaseSpec, InClients, Support, Target};
 use crate::access::{OPERATIONS, StoreConnection, StoreSchema, TableId};
-use crate::operations::{self, KeyBlock, Operation, Store};
+use crate::operations::{self, BlockOutcome, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,7 +118,7 @@ impl PlainStore for SharedTables {
 
 impl StoreConnection for WholeRecords<SharedTables> {
     /// One lock for the block, not for the operation.
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         operations::run(table_in(&mut self.store.lock(), OPERATIONS)?, operation, block)
     }
 

@@ -11,7 +11,7 @@ use crate::access::{
     RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection,
     StoreReply, StoreSchema, TAGS_MAX, TableId, TableSchema, Work, first_part, parts,
 };
-use crate::operations::{self, KeyBlock, Operation, Store};
+use crate::operations::{self, BlockOutcome, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
 use nearstate_model::Result;
 use nearstate_model::limits::REGION_BYTES_MIN;
@@ -430,7 +430,7 @@ impl StoreAccess for RegionConnection {
 }
 
 impl StoreConnection for RegionConnection {
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         operations::run(&mut self.loops(OPERATIONS)?, operation, block)
     }
 

@@ -10,7 +10,7 @@ use crate::access::{
     ReplySink, Request, StoreAccess, StoreConnection, StoreReply, StoreSchema, TableId, declined,
     first_part,
 };
-use crate::operations::{KeyBlock, Operation};
+use crate::operations::{BlockOutcome, KeyBlock, Operation};
 use crate::reaper::{own_program, system};
 use nearstate_model::{Error, Result};
 use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write as _};
@@ -230,21 +230,26 @@ impl StoreAccess for WhiteDbConnection {
 }
 
 impl StoreConnection for WhiteDbConnection {
-    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         let letter = match operation {
             Operation::View | Operation::ScopeView | Operation::BatchView => b'v',
             Operation::Copy | Operation::BatchCopy => b'c',
             Operation::Chain => b'h',
             Operation::Put => b'p',
-            Operation::Walk => return self.walk(crate::access::OPERATIONS),
+            Operation::Walk => b'w',
             Operation::Update => return Err(declined("whitedb: no transactions")),
         };
         if operation == Operation::Put {
             self.send_values(block.values)?;
         }
+        if operation == Operation::Walk {
+            let met = self.walk(crate::access::OPERATIONS)?;
+            return Ok(BlockOutcome { met, sum: None });
+        }
         self.pipes.request(letter, block.keys.len())?;
         self.pipes.send(block.keys.as_flattened())?;
-        self.pipes.number()
+        // The process of the store has read the values.
+        Ok(BlockOutcome { met: self.pipes.number()?, sum: None })
     }
 
     fn walk(&mut self, _: TableId) -> Result<u64> {

@@ -16,6 +16,8 @@
 //! | `view-beside-memory` | reads in place | write as much memory of their own |
 //!
 //! All clients read and replace all records, unless `--own-records` gives each a share of them.
+//! Each pass over the records puts other values. Where no other client writes what a client reads,
+//! it compares the sum of each block, and at the end each record with the value that it put last.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "few operations differ from the rest")]
 
@@ -28,10 +30,11 @@ use super::{
 use crate::access::{
     Connection, OPERATIONS, PartSet, RecordEntry, Request, StoreReply, StoreSchema, TableSchema,
 };
-use crate::operations::{KEY_BYTES, KeyBlock, Operation, RecordKey};
+use crate::operations::{BlockOutcome, KEY_BYTES, KeyBlock, Operation, RecordKey, touch};
 use crate::random::draw;
 use crate::result::RecordVerification;
 use nearstate_model::{Error, Result};
+use std::ops::Range;
 
 /// Operations of a block: the two clock readings around it are below a hundredth of its time.
 const BLOCK_OPS: u64 = 256;
@@ -94,6 +97,38 @@ const ROLES: [Roles; VARIANTS.len()] = [
     (Role::Do(Operation::View), Some(Role::Memory)),
 ];
 
+impl Role {
+    const fn writes(self) -> bool {
+        matches!(self, Self::Do(Operation::Put | Operation::Update) | Self::Insert)
+    }
+}
+
+/// The clients that change the records that a client reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writers {
+    None,
+    /// Only this client.
+    This,
+    /// Others, so that their last values are not known.
+    Others,
+}
+
+impl Writers {
+    fn of((measured, background): Roles, part: ClientPart, has_own_records: bool) -> Self {
+        let role_of = |client| if client == 0 { measured } else { background.unwrap_or(measured) };
+        let writes = role_of(part.client).writes();
+        let mut others = (0..part.clients).filter(|client| *client != part.client);
+        let is_apart = has_own_records || role_of(part.client) == Role::Insert;
+        if !is_apart && others.any(|other| role_of(other).writes()) {
+            Self::Others
+        } else if writes {
+            Self::This
+        } else {
+            Self::None
+        }
+    }
+}
+
 fn roles_of(parameters: &Parameters) -> Roles {
     let [first, ..] = ROLES;
     ROLES.get(share::variant(&Micro, parameters)).copied().unwrap_or(first)
@@ -155,7 +190,8 @@ impl WorkloadKind for Micro {
     fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
         let (measured, background) = roles_of(parameters);
         let role = if part.client == 0 { measured } else { background.unwrap_or(measured) };
-        Ok(Box::new(Client::new(parameters, role, part.share)?))
+        let writers = Writers::of((measured, background), part, parameters.has_own_records);
+        Ok(Box::new(Client::new(parameters, (role, writers), part.share)?))
     }
 }
 
@@ -170,24 +206,45 @@ fn shuffled(first: u64, count: u64, seed: u64) -> Vec<RecordKey> {
     keys
 }
 
+/// The record of a key.
+fn record_of(key: &RecordKey) -> u64 {
+    let digits = key.iter().filter(|byte| byte.is_ascii_digit());
+    digits.fold(0, |record, digit| record * 10 + u64::from(digit - b'0'))
+}
+
 #[derive(Debug)]
 struct Client {
     role: Role,
+    writers: Writers,
     /// The keys of all records, or of this client's, in random order; for inserts in ascending
     /// order.
     keys: Vec<RecordKey>,
+    /// In the order of their numbers, from `first` on.
     values: Vec<Vec<u8>>,
+    /// The number of the first one of `values`.
+    first: usize,
+    /// The sum that a read adds, for each number of a value.
+    touches: Vec<u64>,
+    /// The sums of the loaded values of the keys up to each one, if a client reads them.
+    loaded_sums: Vec<u64>,
     contents: Contents,
     value_bytes: usize,
     share: Share,
-    /// Where the next block begins in `keys`.
+    /// Where the next block begins in `keys`, and the completed passes over them.
     at: usize,
+    pass: usize,
+    /// The last block, if its answer was lost with the connection.
+    unanswered: Range<usize>,
     /// Private memory, for [`Role::Memory`].
     memory: Vec<u8>,
 }
 
 impl Client {
-    fn new(parameters: &Parameters, role: Role, share: Share) -> Result<Self> {
+    fn new(
+        parameters: &Parameters,
+        (role, writers): (Role, Writers),
+        share: Share,
+    ) -> Result<Self> {
         let value_bytes = share::checked_value_bytes(parameters, VALUE_BYTES_MAX)?;
         let contents = Contents::of_bytes(parameters.seed, value_bytes);
         let value = |number| {
@@ -196,7 +253,8 @@ impl Client {
             value
         };
         let count = (VALUES_BYTES / value_bytes).clamp(1, VALUES_MAX) as u64;
-        let values = (0..count).map(value).collect();
+        let values: Vec<Vec<u8>> = (0..count).map(value).collect();
+        let touches: Vec<u64> = values.iter().map(|value| touch(value)).collect();
         let keys = match role {
             Role::Insert => (share.first..share.first + share.count).map(key_of).collect(),
             Role::Do(_) | Role::Memory if parameters.has_own_records => {
@@ -210,13 +268,93 @@ impl Client {
             }
             Role::Do(_) | Role::Insert => Vec::new(),
         };
-        Ok(Self { role, keys, values, contents, value_bytes, share, at: 0, memory })
+        let mut client = Self {
+            role,
+            writers,
+            keys,
+            values,
+            first: 0,
+            touches,
+            loaded_sums: Vec::new(),
+            contents,
+            value_bytes,
+            share,
+            at: 0,
+            pass: 0,
+            unanswered: 0..0,
+            memory,
+        };
+        client.loaded_sums = client.sums_of_loaded();
+        Ok(client)
+    }
+
+    fn sums_of_loaded(&self) -> Vec<u64> {
+        let reads = matches!(self.role, Role::Do(operation) if operation != Operation::Put);
+        if !reads || self.writers == Writers::Others {
+            return Vec::new();
+        }
+        let mut sum = 0_u64;
+        let touches = self.keys.iter().map(|key| self.touch_of(self.loaded(record_of(key))));
+        let sums = touches.map(|touch| {
+            sum = sum.wrapping_add(touch);
+            sum
+        });
+        std::iter::once(0).chain(sums).collect()
+    }
+
+    fn touch_of(&self, number: usize) -> u64 {
+        self.touches.get(number).copied().unwrap_or_default()
+    }
+
+    /// The number of the value that a record is loaded with.
+    fn loaded(&self, record: u64) -> usize {
+        usize::try_from(record % self.values.len() as u64).unwrap_or(0)
+    }
+
+    /// The number of the value that this pass puts at a position of the order.
+    const fn put_in(&self, pass: usize, at: usize) -> usize {
+        (pass + at) % self.values.len()
+    }
+
+    /// The number of the last value of a key that only this client writes.
+    fn last_put(&self, at: usize, record: u64) -> usize {
+        let puts = self.pass + usize::from(at < self.at);
+        match puts.checked_sub(1) {
+            Some(pass) if self.role.writes() => self.put_in(pass, at),
+            _ => self.loaded(record),
+        }
+    }
+
+    /// The sum of the values that a block reads; `None` if it is not known.
+    fn sum_of(&self, operation: Operation, range: &Range<usize>) -> Option<u64> {
+        let is_read = !matches!(operation, Operation::Put | Operation::Walk);
+        if !is_read || self.writers == Writers::Others {
+            return None;
+        }
+        if operation == Operation::Update && self.pass > 0 {
+            let values = self.values.len();
+            let (rounds, rest) = (range.len() / values, range.len() % values);
+            let all: u64 = self.touches.iter().sum();
+            let numbers = (0..rest).map(|more| self.put_in(self.pass - 1, range.start + more));
+            let more: u64 = numbers.map(|number| self.touch_of(number)).sum();
+            return Some(all * rounds as u64 + more);
+        }
+        let (start, end) = (self.loaded_sums.get(range.start)?, self.loaded_sums.get(range.end)?);
+        Some(end.wrapping_sub(*start))
+    }
+
+    /// Brings the value to the front that this pass puts at a position of the order.
+    fn rotate_values(&mut self, at: usize) {
+        let (wanted, count) = (self.put_in(self.pass, at), self.values.len());
+        self.values.rotate_left((wanted + count - self.first) % count);
+        self.first = wanted;
     }
 
     /// The next keys: at most `count`, fewer at the end of the order, which then starts again.
-    fn next_keys(&mut self, count: usize) -> std::ops::Range<usize> {
+    fn next_keys(&mut self, count: usize) -> Range<usize> {
         if self.at >= self.keys.len() {
             self.at = 0;
+            self.pass += 1;
         }
         let end = self.keys.len().min(self.at + count);
         std::mem::replace(&mut self.at, end)..end
@@ -230,14 +368,32 @@ impl Client {
         count: usize,
     ) -> Result<u64> {
         let range = self.next_keys(count);
-        let keys = self.keys.get(range).unwrap_or_default();
+        self.rotate_values(range.start);
+        let keys = self.keys.get(range.clone()).unwrap_or_default();
         let expected = match operation {
             Operation::Walk => self.share.all,
             _ => keys.len() as u64,
         };
-        let met = store.run_block(operation, KeyBlock { keys, values: &self.values })?;
-        if met != expected && !store.is_null() {
+        let outcome = store.run_block(operation, KeyBlock { keys, values: &self.values });
+        let is_lost = outcome.is_err() || !self.unanswered.is_empty();
+        self.unanswered = 0..0;
+        let BlockOutcome { met, sum } = outcome.inspect_err(|_| {
+            // The next block repeats this one.
+            self.at = range.start;
+            self.unanswered = range.clone();
+        })?;
+        if store.is_null() {
+            return Ok(expected);
+        }
+        if met != expected {
             return Err(wrong_answer(format_args!("{met} records instead of {expected}")));
+        }
+        if let (Some(sum), Some(right)) = (sum, self.sum_of(operation, &range))
+            && sum != right
+            && !is_lost
+        {
+            let what = format!("a block whose first and last bytes add to {sum}, not {right}");
+            return Err(wrong_answer(what));
         }
         Ok(expected)
     }
@@ -270,10 +426,33 @@ impl Client {
         count as u64
     }
 
-    /// Whether a value is one of those that this workload writes.
-    fn is_known(&self, value: &[u8]) -> bool {
+    /// Whether a value is one of those that this workload writes, and `wanted` if there are such.
+    fn is_right(&self, value: &[u8], wanted: Option<[usize; 2]>) -> bool {
         let number = value.first_chunk().map_or(u64::MAX, |head| u64::from_le_bytes(*head));
-        number < self.values.len() as u64 && self.contents.are(number, self.value_bytes, value)
+        let is_wanted = wanted.is_none_or(|all| all.iter().any(|one| *one as u64 == number));
+        is_wanted
+            && number < self.values.len() as u64
+            && self.contents.are(number, self.value_bytes, value)
+    }
+
+    /// The numbers of the values that each record of the share may have, if they are known.
+    fn wanted(&self) -> Vec<Option<[usize; 2]>> {
+        let mut wanted = vec![None; usize::try_from(self.share.count).unwrap_or(0)];
+        if self.writers == Writers::Others || matches!(self.role, Role::Memory) {
+            return wanted;
+        }
+        for (at, key) in self.keys.iter().enumerate() {
+            let record = record_of(key);
+            let of_share = record.checked_sub(self.share.first);
+            let slot = of_share.and_then(|at| wanted.get_mut(usize::try_from(at).ok()?));
+            let last = self.last_put(at, record);
+            let next = self.put_in(self.pass, at);
+            let or = if self.unanswered.contains(&at) { next } else { last };
+            if let Some(slot) = slot {
+                *slot = Some([last, or]);
+            }
+        }
+        wanted
     }
 }
 
@@ -285,8 +464,8 @@ impl Workload for Client {
         let records: Vec<u64> = (self.share.first..self.share.first + self.share.count).collect();
         for some in records.chunks(TOGETHER) {
             let keys: Vec<RecordKey> = some.iter().map(|record| key_of(*record)).collect();
-            let values = some.iter().zip(self.values.iter().cycle());
-            let parts: Vec<[(usize, &[u8]); 1]> = values.map(|(_, v)| [(0, &v[..])]).collect();
+            let values = some.iter().filter_map(|record| self.values.get(self.loaded(*record)));
+            let parts: Vec<[(usize, &[u8]); 1]> = values.map(|v| [(0, &v[..])]).collect();
             let mut requests = Vec::with_capacity(TOGETHER);
             for (key, parts) in keys.iter().zip(&parts) {
                 let entry = RecordEntry::new(key, parts);
@@ -317,7 +496,7 @@ impl Workload for Client {
         tally.count_many(0, done);
         Ok(())
     }
-    // Unanswered puts need no resolution: each value that a put may write is accepted.
+    // An unanswered block is repeated. At the end of a run the values before and after are right.
 
     fn verify(
         &mut self,
@@ -327,7 +506,8 @@ impl Workload for Client {
         let mut verdict = RecordVerification::default();
         let inserted = if self.role == Role::Insert { self.at as u64 } else { self.share.count };
         let records: Vec<u64> = (self.share.first..self.share.first + inserted).collect();
-        for some in records.chunks(TOGETHER) {
+        let wanted = self.wanted();
+        for (some, wanted) in records.chunks(TOGETHER).zip(wanted.chunks(TOGETHER)) {
             let keys: Vec<RecordKey> = some.iter().map(|record| key_of(*record)).collect();
             let mut requests = Vec::with_capacity(TOGETHER);
             for key in &keys {
@@ -336,14 +516,14 @@ impl Workload for Client {
             let mut right = vec![false; requests.len()];
             store.pipeline(&requests, &mut |number, reply| {
                 if let (StoreReply::Part(_, bytes), Some(right)) = (reply, right.get_mut(number)) {
-                    *right = self.is_known(bytes);
+                    *right = self.is_right(bytes, wanted.get(number).copied().flatten());
                 }
             })?;
             for (record, is_right) in some.iter().zip(right) {
                 if is_right {
                     verdict.right(true);
                 } else {
-                    verdict.wrong(|| format!("record {record} has no value of this workload"));
+                    verdict.wrong(|| format!("record {record} does not have its value"));
                 }
             }
             done(some.len() as u64);

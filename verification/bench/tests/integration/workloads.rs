@@ -9,7 +9,9 @@ use nearstate_bench::random::AccessDistribution;
 use nearstate_bench::targets::fault::FaultyConnection;
 use nearstate_bench::targets::region::RegionConnection;
 use nearstate_bench::targets::{self};
-use nearstate_bench::workloads::{self, CLASSES_MAX, Parameters, Tally, Workload, WorkloadKind};
+use nearstate_bench::workloads::{
+    self, ANSWERED_WRONGLY, CLASSES_MAX, Parameters, Tally, Workload, WorkloadKind,
+};
 use nearstate_model::{Error, Result};
 use nearstate_store::{CreateOptions, Region};
 use tempfile::TempDir;
@@ -199,6 +201,32 @@ fn a_lost_update_is_found_by_every_workload_that_writes() {
         assert!(verdict.wrong > 0, "{name} has not noticed it");
         assert!(!verdict.examples.is_empty(), "{name} gives no example");
     });
+    for (variant, records) in [("put", 600), ("put-beside-reader", 600), ("insert", 20_000)] {
+        assert_eq!(micro_with_fault(variant, records, None), Ok(0), "{variant}");
+        let wrong = micro_with_fault(variant, records, Some(Fault::LostUpdate));
+        assert!(wrong.is_ok_and(|wrong| wrong > 0), "{variant} has not noticed it");
+    }
+    // It reads what it has put.
+    assert_eq!(micro_with_fault("update", 600, None), Ok(0));
+    let read = micro_with_fault("update", 600, Some(Fault::LostUpdate)).unwrap_err().to_string();
+    assert!(read.contains(ANSWERED_WRONGLY), "{read}");
+}
+
+/// Some passes of the only writer of `micro` with a periodic fault: the number of wrong records, or
+/// the error of a block.
+fn micro_with_fault(variant: &str, records: u64, fault: Option<Fault>) -> Result<u64> {
+    let kind = workloads::named("micro").unwrap();
+    let parameters =
+        Parameters { value_bytes: Some(64), ..parameters(kind.as_ref(), variant, records) };
+    let (_store, mut workload, connection) = loaded(kind.as_ref(), &parameters);
+    let mut connection: Box<dyn StoreConnection> = Box::new(connection);
+    if let Some(fault) = fault {
+        connection = Box::new(FaultyConnection::periodic(connection, fault));
+    }
+    for count in (1..64).cycle().take(200) {
+        workload.step(connection.as_mut(), count, &mut Tally::default())?;
+    }
+    workload.verify(connection.as_mut(), &mut |_| {}).map(|verdict| verdict.wrong)
 }
 
 #[test]
@@ -234,6 +262,11 @@ fn a_wrong_reply_is_found_by_workloads_that_read() {
         let verdict = workload.verify(&mut faulty, &mut |_| {}).unwrap();
         assert_eq!(verdict.wrong, 1, "{name}: {:?}", verdict.examples);
     });
+    for variant in ["view", "view-scope", "copy", "batch", "batch-copy", "chain", "update"] {
+        assert_eq!(micro_with_fault(variant, 600, None), Ok(0), "{variant}");
+        let e = micro_with_fault(variant, 600, Some(Fault::WrongAnswer)).unwrap_err().to_string();
+        assert!(e.contains(ANSWERED_WRONGLY), "{variant}: {e}");
+    }
 }
 
 #[test]

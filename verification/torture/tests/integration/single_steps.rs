@@ -1,5 +1,6 @@
 //! Kills and stops after single instructions of every kind of operation.
 
+use nearstate_local_cluster::skipped;
 use nearstate_torture::step::{OPERATIONS, StepStride, sweep, table};
 use nearstate_torture::sweep::{SWEPT, sweep_one};
 use nearstate_torture::trace::SweepError;
@@ -29,7 +30,7 @@ fn a_kill_after_any_instruction_loses_tears_and_leaks_nothing() {
             );
         }
         Err(SweepError::NotPermitted(why)) => {
-            println!("SKIPPED: ptrace is not permitted here, no instruction was stepped: {why}");
+            skipped(&format!("ptrace is not permitted here: {why}"));
         }
         Err(SweepError::Violation(error)) => panic!("{error}"),
     }
@@ -54,8 +55,7 @@ fn a_process_that_is_stopped_or_killed_in_any_operation_delays_and_damages_nothi
                 rows.push(row);
             }
             Err(SweepError::NotPermitted(why)) => {
-                println!("SKIPPED: ptrace is not permitted here: {why}");
-                return;
+                return skipped(&format!("ptrace is not permitted here: {why}"));
             }
             Err(SweepError::Violation(error)) => {
                 violations.push(format!("{}: {error}", operation.name));

@@ -1,5 +1,6 @@
 //! Faults that are planted in operations, each of which the sweep over single instructions finds.
 
+use nearstate_local_cluster::skipped;
 use nearstate_torture::step::{StepStride, SweepRow};
 use nearstate_torture::sweep::{SWEPT, sweep_one};
 use nearstate_torture::trace::SweepError;
@@ -29,7 +30,7 @@ fn sample(fault: &str, name: &str, seed: u64) -> Option<Result<SweepRow, String>
     ) {
         Ok(row) => Some(Ok(row)),
         Err(SweepError::NotPermitted(why)) => {
-            println!("SKIPPED: ptrace is not permitted here: {why}");
+            skipped(&format!("ptrace is not permitted here: {why}"));
             None
         }
         Err(SweepError::Violation(error)) => Some(Err(error)),
