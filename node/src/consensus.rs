@@ -4,7 +4,7 @@
 //! restores snapshots, and it reports what it has applied as [`EngineEvent`]s. No lease and no data
 //! passes through it (`docs/decisions/028-membership.md`).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -81,8 +81,26 @@ pub struct EngineStatus {
     /// True if the cluster exists and this host does not vote: it was removed, or is added just
     /// now. It may learn no further decisions.
     pub is_removed: bool,
+    /// Milliseconds since the last message of the engine of each other host that was heard.
+    pub silent_ms: BTreeMap<u64, u64>,
+    /// If this host leads: milliseconds for which each other voter has not answered it, since the
+    /// last answer or since it leads.
+    pub unanswered_ms: BTreeMap<u64, u64>,
     /// Why the engine does not work, if it does not.
     pub failure: Option<String>,
+}
+
+/// A change of a vote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VoteChange {
+    /// The host.
+    pub host: u64,
+    /// Whether it is to vote.
+    pub votes: bool,
+    /// The voters with which it was found that the change does no harm. If others vote when the
+    /// leader makes the change, it is refused: two removals at the same time would each be
+    /// harmless, and both together not.
+    pub checked: Option<BTreeSet<u64>>,
 }
 
 /// A consensus engine. Its threads end when it is dropped.
@@ -109,12 +127,13 @@ pub trait ConsensusEngine: Send + Sync + fmt::Debug {
     fn propose_and_wait(&self, command: Vec<u8>, timeout: Duration) -> Result<u64>;
 
     /// Lets a host vote, or takes its vote, and waits until a majority has accepted it. A host that
-    /// does not lead asks the leader. A host that is removed and lives learns that it was.
+    /// does not lead asks the leader, which makes one change after the other. A host that is
+    /// removed and lives learns that it was.
     ///
     /// # Errors
-    /// `Backend`: no leader, or no majority, within the time. `BadArgument`: an unknown host, or
-    /// the last one that votes.
-    fn change_vote(&self, host: u64, votes: bool, timeout: Duration) -> Result<()>;
+    /// `Backend`: no leader, or no majority, within the time. `BadArgument`: an unknown host, the
+    /// last one that votes, or other voters than those that were looked at.
+    fn change_vote(&self, change: &VoteChange, timeout: Duration) -> Result<()>;
 
     /// Asks another host what it reports of itself, in text.
     ///

@@ -40,7 +40,7 @@ pub use cluster::{
 };
 pub use consensus::{
     ConsensusEngine, ENGINE_COMMAND_BYTES_MAX, EngineEvent, EngineState, EngineStatus, EventWaker,
-    SNAPSHOT_BYTES_MAX, StateMachine,
+    SNAPSHOT_BYTES_MAX, StateMachine, VoteChange,
 };
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
 pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};

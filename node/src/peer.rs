@@ -24,8 +24,8 @@ pub(crate) mod stopwatch;
 mod limits;
 
 pub use client_tls::ClientTls;
-pub use events::{FollowProgress, FollowerStats, PeerConfig, PeerEvent};
-pub use follower::{FollowConfig, FollowEvent, follow};
+pub use events::{FollowEvent, FollowProgress, FollowerStats, PeerConfig, PeerEvent};
+pub use follower::{FollowConfig, follow};
 pub use group::{PartitionInput, PartitionInputs};
 pub use source::{FollowerList, PeerListener, PeerServer};
 pub use ungreeted::UngreetedLimits;

@@ -1,6 +1,6 @@
 //! The engine: a thread with a runtime of its own that follows the commands in etcd.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
@@ -13,6 +13,7 @@ use http_body_util::BodyExt as _;
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ConsensusEngine, ENGINE_COMMAND_BYTES_MAX, EngineEvent, EngineState, EngineStatus, EventWaker,
+    VoteChange,
 };
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
@@ -20,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable};
 use crate::limits::{ANSWER_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSALS_MAX};
 use crate::raft::{
-    MemberService, MembershipConfig, Reporter, listen, lock_directory, report_of, serve,
+    HeardHosts, MemberService, MembershipConfig, Reporter, listen, lock_directory, report_of, serve,
 };
 
 use super::applied::AppliedFile;
@@ -32,6 +33,7 @@ use super::keys::EtcdKeys;
 struct EtcdShared {
     config: Arc<MembershipConfig>,
     reporter: Arc<Reporter>,
+    heard: Arc<HeardHosts>,
     settings: EtcdSettings,
     state: Arc<EngineState>,
     client: tokio::sync::Mutex<EtcdClient>,
@@ -89,6 +91,7 @@ impl EtcdEngine {
             .map_err(|error| system("cannot start a thread", &error))?;
         let shared = Arc::new(EtcdShared {
             reporter: Arc::new(reporter),
+            heard: Arc::default(),
             client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call)),
             config: Arc::new(config),
             settings,
@@ -127,7 +130,8 @@ async fn run(shared: &Arc<EtcdShared>, ready: &ReadySender) {
     };
     let _ = ready.send(Ok(()));
     let reporter = Arc::clone(&shared.reporter);
-    let service = MemberService { config: Arc::clone(config), reporter, raft: None };
+    let heard = Arc::clone(&shared.heard);
+    let service = MemberService { config: Arc::clone(config), reporter, heard, raft: None };
     tokio::select! {
         () = serve(listener, service) => {}
         () = follow(shared) => {}
@@ -271,7 +275,7 @@ impl ConsensusEngine for EtcdEngine {
         self.wait(max + ETCD_CALL_MIN, propose(&self.shared, &command, max))
     }
 
-    fn change_vote(&self, _: u64, _: bool, _: Duration) -> Result<()> {
+    fn change_vote(&self, _: &VoteChange, _: Duration) -> Result<()> {
         let detail = "the members of etcd vote, not the hosts: use `etcdctl member`".to_owned();
         Err(Error::BadArgument { detail })
     }
@@ -294,6 +298,8 @@ impl ConsensusEngine for EtcdEngine {
             applied: self.shared.state.applied(),
             term: status.known.term,
             is_removed: false,
+            silent_ms: self.shared.heard.silent_ms(),
+            unanswered_ms: BTreeMap::new(),
             failure,
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ConsensusEngine, ENGINE_COMMAND_BYTES_MAX, EngineEvent, EngineState, EngineStatus, EventWaker,
+    VoteChange,
 };
 use openraft::BasicNode;
 use openraft::error::{ClientWriteError, InitializeError, RaftError};
@@ -22,6 +23,7 @@ use crate::limits::{ANSWER_MAX, LEADER_CALLS_MAX, PROPOSALS_MAX, RETRY_INTERVAL}
 
 use super::config::MembershipConfig;
 use super::disk::DirectoryIdentity;
+use super::heard::HeardHosts;
 use super::machine::RaftMachine;
 use super::message::{MemberReply, MemberRequest};
 use super::network::{MemberClient, NetworkFactory, unexpected};
@@ -46,6 +48,9 @@ struct EngineShared {
     leader: Mutex<Vec<MemberClient>>,
     /// For each command that is at the leader.
     calls: Semaphore,
+    heard: Arc<HeardHosts>,
+    /// Held while this host, the leader, changes a vote.
+    vote_changes: Arc<tokio::sync::Mutex<()>>,
     stop: Arc<Notify>,
 }
 
@@ -82,6 +87,8 @@ impl RaftEngine {
             permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
             leader: Mutex::default(),
             calls: Semaphore::new(LEADER_CALLS_MAX),
+            heard: Arc::default(),
+            vote_changes: Arc::default(),
             stop: Arc::default(),
         });
         let running = Arc::clone(&shared);
@@ -189,7 +196,8 @@ async fn launch(
 ) -> std::result::Result<RunningRaft, String> {
     let OpenedRaft { settings, listener, store, machine } = opened;
     let config = &shared.config;
-    let network = NetworkFactory { config: Arc::clone(config) };
+    let heard = Arc::clone(&shared.heard);
+    let network = NetworkFactory { config: Arc::clone(config), heard };
     let started = Raft::new(config.host, settings, network, store.clone(), machine);
     let raft = tokio::spawn(started).await.map_err(|error| error.to_string())?;
     let raft = raft.map_err(|error| error.to_string())?;
@@ -201,18 +209,27 @@ async fn launch(
     let service = MemberService {
         config: Arc::clone(config),
         reporter: Arc::clone(&shared.reporter),
-        raft: Some(LocalRaft { raft: raft.clone(), store }),
+        heard: Arc::clone(&shared.heard),
+        raft: Some(LocalRaft {
+            raft: raft.clone(),
+            store,
+            vote_changes: Arc::clone(&shared.vote_changes),
+        }),
     };
     let server = tokio::spawn(serve(listener, service));
     Ok(RunningRaft { raft, server })
 }
 
-/// Waits until openraft has failed, and says why.
-async fn failure_of(raft: &Raft) -> String {
+/// Waits until openraft has failed, and says why. Notes meanwhile whether this host leads.
+async fn failure_of(shared: &EngineShared, raft: &Raft) -> String {
     let mut metrics = raft.metrics();
     loop {
-        if let Err(error) = &metrics.borrow_and_update().running_state {
-            return error.to_string();
+        {
+            let metrics = metrics.borrow_and_update();
+            shared.heard.note_leading(metrics.current_leader == Some(shared.config.host));
+            if let Err(error) = &metrics.running_state {
+                return error.to_string();
+            }
         }
         if metrics.changed().await.is_err() {
             // Its task has ended without a word.
@@ -224,11 +241,12 @@ async fn failure_of(raft: &Raft) -> String {
 /// Waits until openraft has failed, and says why; `None`: the engine is to stop.
 async fn run(shared: &EngineShared, running: RunningRaft) -> Option<String> {
     let failure = tokio::select! {
-        failure = failure_of(&running.raft) => Some(failure),
+        failure = failure_of(shared, &running.raft) => Some(failure),
         reason = shared.stored.until_contradicted() => Some(reason),
         () = shared.stop.notified() => None,
     };
     *lock(&shared.raft) = None;
+    shared.heard.note_leading(false);
     running.server.abort();
     let _ = running.server.await;
     let _ = running.raft.shutdown().await;
@@ -372,13 +390,15 @@ impl ConsensusEngine for RaftEngine {
         self.wait(max + RETRY_INTERVAL, inner)
     }
 
-    fn change_vote(&self, host: u64, votes: bool, max: Duration) -> Result<()> {
+    fn change_vote(&self, change: &VoteChange, max: Duration) -> Result<()> {
         let raft = self.raft()?;
-        if !self.shared.config.members.contains_key(&host) {
+        let (shared, host) = (&self.shared, change.host);
+        if !shared.config.members.contains_key(&host) {
             let detail = format!("host {host} is not in the cluster file");
             return Err(Error::BadArgument { detail });
         }
-        self.wait(max, change_vote(&self.shared.config, &raft, (host, votes), max))
+        let own = (&raft, shared.vote_changes.as_ref());
+        self.wait(max, change_vote(&shared.config, own, change, max))
     }
 
     fn report_of(&self, host: u64, max: Duration) -> Result<String> {
@@ -397,7 +417,8 @@ impl ConsensusEngine for RaftEngine {
         let failure = lock(&self.shared.failure).clone();
         let applied = self.shared.state.applied();
         let Some(raft) = lock(&self.shared.raft).clone() else {
-            return EngineStatus { applied, failure, ..EngineStatus::default() };
+            let silent_ms = self.shared.heard.silent_ms();
+            return EngineStatus { applied, failure, silent_ms, ..EngineStatus::default() };
         };
         let metrics = raft.metrics().borrow().clone();
         let voters: BTreeSet<u64> = metrics.membership_config.membership().voter_ids().collect();
@@ -408,6 +429,12 @@ impl ConsensusEngine for RaftEngine {
         EngineStatus {
             leader: metrics.current_leader.filter(|_| !is_alone),
             is_removed: !voters.is_empty() && !voters.contains(&self.shared.config.host),
+            unanswered_ms: if is_alone {
+                BTreeMap::new()
+            } else {
+                self.shared.heard.unanswered_ms(self.shared.config.host, &voters)
+            },
+            silent_ms: self.shared.heard.silent_ms(),
             voters,
             applied,
             term: metrics.current_term,

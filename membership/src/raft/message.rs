@@ -3,6 +3,7 @@
 //! A message is its size (4 bytes), its check value (8 bytes) and JSON. Every size is checked
 //! before memory is taken for it.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use nearstate_node::{ENGINE_COMMAND_BYTES_MAX, SNAPSHOT_BYTES_MAX, SharedSettings};
@@ -74,6 +75,9 @@ pub(crate) enum MemberRequest {
     ChangeVote {
         host: u64,
         votes: bool,
+        /// The voters that were looked at. Hosts of earlier versions send none, and ignore them.
+        #[serde(default)]
+        checked: Option<BTreeSet<u64>>,
     },
 }
 
@@ -89,6 +93,9 @@ pub(crate) enum MemberReply {
     Proposed(u64),
     /// The vote of the host was changed.
     VoteChanged,
+    /// Nothing was changed: these hosts vote, not those that were looked at. Only for a request
+    /// that names them.
+    OtherVoters(BTreeSet<u64>),
     /// What the member reports of itself.
     Report(String),
     /// The member does not do it.

@@ -19,6 +19,7 @@ use crate::limits::MESSAGE_BYTES_MAX;
 
 use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
+use super::heard::HeardHosts;
 use super::message::{
     FORMAT, HelloSettings, MemberHello, MemberReply, MemberRequest, receive, send,
 };
@@ -63,6 +64,7 @@ impl MemberClient {
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
             | MemberReply::VoteChanged
+            | MemberReply::OtherVoters(_)
             | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(unexpected(&reply)),
         }
@@ -102,6 +104,7 @@ pub(crate) fn unexpected(reply: &MemberReply) -> io::Error {
         | MemberReply::Snapshot(_)
         | MemberReply::Proposed(_)
         | MemberReply::VoteChanged
+        | MemberReply::OtherVoters(_)
         | MemberReply::Report(_) => io::Error::other("the reply belongs to another request"),
     }
 }
@@ -110,6 +113,7 @@ pub(crate) fn unexpected(reply: &MemberReply) -> io::Error {
 #[derive(Clone, Debug)]
 pub(crate) struct NetworkFactory {
     pub(crate) config: Arc<MembershipConfig>,
+    pub(crate) heard: Arc<HeardHosts>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
@@ -118,6 +122,7 @@ impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
     async fn new_client(&mut self, target: u64, _: &BasicNode) -> MemberNetwork {
         MemberNetwork {
             client: MemberClient::new(Arc::clone(&self.config), target),
+            heard: Arc::clone(&self.heard),
             acknowledged: None,
         }
     }
@@ -126,6 +131,7 @@ impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
 /// The way of openraft to one member.
 pub(crate) struct MemberNetwork {
     client: MemberClient,
+    heard: Arc<HeardHosts>,
     /// The last entry that the member has acknowledged to this leader.
     acknowledged: Option<LogId>,
 }
@@ -137,7 +143,11 @@ impl MemberNetwork {
         option: &RPCOption,
     ) -> Result<MemberReply, RPCError<u64, BasicNode, E>> {
         let timeout = option.hard_ttl();
-        self.client.call(&request, timeout).await.map_err(|error| {
+        let called = self.client.call(&request, timeout).await;
+        if let Ok(MemberReply::Append(_) | MemberReply::Snapshot(_)) = &called {
+            self.heard.note_answer(self.client.target);
+        }
+        called.map_err(|error| {
             if error.kind() == io::ErrorKind::TimedOut {
                 let (id, target) = (self.client.config.host, self.client.target);
                 return RPCError::Timeout(Timeout { action, id, target, timeout });
@@ -192,6 +202,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
             | MemberReply::VoteChanged
+            | MemberReply::OtherVoters(_)
             | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
@@ -213,6 +224,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Vote(_)
             | MemberReply::Proposed(_)
             | MemberReply::VoteChanged
+            | MemberReply::OtherVoters(_)
             | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
@@ -230,6 +242,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
             | MemberReply::VoteChanged
+            | MemberReply::OtherVoters(_)
             | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nearstate_model::Error;
+use nearstate_node::VoteChange;
 use openraft::error::RaftError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
 use crate::limits::{
@@ -18,12 +19,13 @@ use crate::limits::{
 
 use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
+use super::heard::HeardHosts;
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
 use super::places::{ConnectionPlaces, HostPlace, HostPlaces};
 use super::reporter::Reporter;
 use super::storage::LogStore;
 use super::types::{CommandBytes, Raft, TypeConfig};
-use super::voters::change_vote_here;
+use super::voters::{VoteOutcome, change_vote_here};
 
 /// Why a connection of a host has ended.
 const DISPLACED: &str = "its host has more connections, of which this one was used longest ago";
@@ -33,6 +35,8 @@ const DISPLACED: &str = "its host has more connections, of which this one was us
 pub(crate) struct LocalRaft {
     pub(crate) raft: Raft,
     pub(crate) store: LogStore,
+    /// Held while this host, the leader, changes a vote.
+    pub(crate) vote_changes: Arc<Mutex<()>>,
 }
 
 /// What requests are carried out with.
@@ -40,6 +44,7 @@ pub(crate) struct LocalRaft {
 pub(crate) struct MemberService {
     pub(crate) config: Arc<MembershipConfig>,
     pub(crate) reporter: Arc<Reporter>,
+    pub(crate) heard: Arc<HeardHosts>,
     /// Without openraft, only reports are answered.
     pub(crate) raft: Option<LocalRaft>,
 }
@@ -112,6 +117,7 @@ async fn converse(
         let Ok(request) = request.await else { return Ok(()) };
         let request = request?;
         place.note_use();
+        service.heard.note_message(from);
         request.check(from).map_err(io::Error::other)?;
         send(&mut stream, &answer(service, request).await).await?;
     }
@@ -163,16 +169,18 @@ fn check_hello(
 
 /// Carries out a request.
 async fn answer(service: &MemberService, request: MemberRequest) -> MemberReply {
-    let MemberService { config, reporter, raft } = service;
+    let MemberService { config, reporter, raft, heard: _ } = service;
     match (request, raft.as_ref()) {
         (MemberRequest::Report, _) => match reporter.report().await {
             Some(report) => MemberReply::Report(report),
             None => MemberReply::Refused("this host makes no report at present".to_owned()),
         },
         (_, None) => MemberReply::Refused("this host orders its commands by etcd".to_owned()),
-        (MemberRequest::ChangeVote { host, votes }, Some(local)) => {
-            match change_vote_here(config, &local.raft, (host, votes)).await {
-                Ok(()) => MemberReply::VoteChanged,
+        (MemberRequest::ChangeVote { host, votes, checked }, Some(local)) => {
+            let change = VoteChange { host, votes, checked };
+            match change_vote_here(config, (&local.raft, &local.vote_changes), &change).await {
+                Ok(VoteOutcome::Changed) => MemberReply::VoteChanged,
+                Ok(VoteOutcome::OtherVoters(voters)) => MemberReply::OtherVoters(voters),
                 // The host that asked says which kind of error it is.
                 Err(Error::Backend { detail }) => MemberReply::Refused(detail),
                 Err(error) => MemberReply::Refused(error.to_string()),

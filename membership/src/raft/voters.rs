@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use openraft::{BasicNode, ChangeMembers, Membership};
+use nearstate_node::VoteChange;
+use openraft::{BasicNode, ChangeMembers, LogId, Membership};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::engine_thread::unavailable;
 use crate::limits::{REMOVAL_LEARNED_MAX, VOTE_CHANGE_MAX};
@@ -15,14 +18,50 @@ use super::message::{MemberReply, MemberRequest};
 use super::network::{MemberClient, unexpected};
 use super::types::Raft;
 
+/// What a change of a vote has led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum VoteOutcome {
+    Changed,
+    /// Nothing was changed: these hosts vote, not those that were looked at.
+    OtherVoters(BTreeSet<u64>),
+}
+
+/// An openraft, and what is held while it changes a vote.
+type OwnRaft<'a> = (&'a Raft, &'a Mutex<()>);
+
 /// Changes the vote of a host here if this host leads, or at the leader: one hop. A host without a
 /// vote that knows no leader asks each voter.
 pub(crate) async fn change_vote(
     config: &Arc<MembershipConfig>,
-    raft: &Raft,
-    (host, votes): (u64, bool),
+    own: OwnRaft<'_>,
+    change: &VoteChange,
     max: Duration,
 ) -> Result<()> {
+    match change_at_leader(config, own, change, max).await? {
+        VoteOutcome::Changed => Ok(()),
+        VoteOutcome::OtherVoters(voters) => {
+            let names = voters.iter().map(|id| match config.members.get(id) {
+                Some(member) => member.name.clone(),
+                None => format!("host {id}"),
+            });
+            let names: Vec<String> = names.collect();
+            let detail = format!(
+                "the voters have changed since they were looked at, or are being changed: {} vote \
+                 now. Nothing was changed. Repeat the command, which looks again",
+                names.join(", ")
+            );
+            Err(Error::BadArgument { detail })
+        }
+    }
+}
+
+async fn change_at_leader(
+    config: &Arc<MembershipConfig>,
+    own: OwnRaft<'_>,
+    change: &VoteChange,
+    max: Duration,
+) -> Result<VoteOutcome> {
+    let (raft, _) = own;
     // An election may be going on.
     let known_max = (config.election * 4).min(max / 2);
     let knows = |metrics: &openraft::RaftMetrics<u64, BasicNode>| metrics.current_leader.is_some();
@@ -33,16 +72,14 @@ pub(crate) async fn change_vote(
     let is_voter = voting.contains(&config.host);
     match leader {
         Some(leader) if leader == config.host && is_voter => {
-            change_vote_here(config, raft, (host, votes)).await
+            change_vote_here(config, own, change).await
         }
-        Some(leader) if leader != config.host => {
-            ask_to_change(config, leader, (host, votes), max).await
-        }
+        Some(leader) if leader != config.host => ask_to_change(config, leader, change, max).await,
         Some(_) | None => {
             let mut last = "start the nodes of a majority of the voters".to_owned();
             for asked in voting.into_iter().filter(|asked| !is_voter && *asked != config.host) {
-                match ask_to_change(config, asked, (host, votes), max).await {
-                    Ok(()) => return Ok(()),
+                match ask_to_change(config, asked, change, max).await {
+                    Ok(outcome) => return Ok(outcome),
                     Err(Error::Backend { detail }) => last = detail,
                     Err(error) => return Err(error),
                 }
@@ -56,35 +93,66 @@ pub(crate) async fn change_vote(
 async fn ask_to_change(
     config: &Arc<MembershipConfig>,
     asked: u64,
-    (host, votes): (u64, bool),
+    change: &VoteChange,
     max: Duration,
-) -> Result<()> {
+) -> Result<VoteOutcome> {
     let mut client = MemberClient::new(Arc::clone(config), asked);
-    match client.call(&MemberRequest::ChangeVote { host, votes }, max).await {
-        Ok(MemberReply::VoteChanged) => Ok(()),
+    let VoteChange { host, votes, ref checked } = *change;
+    let request = MemberRequest::ChangeVote { host, votes, checked: checked.clone() };
+    match client.call(&request, max).await {
+        Ok(MemberReply::VoteChanged) => Ok(VoteOutcome::Changed),
+        Ok(MemberReply::OtherVoters(voters)) => Ok(VoteOutcome::OtherVoters(voters)),
         Ok(reply) => Err(unavailable(unexpected(&reply))),
         Err(error) => Err(unavailable(format!("host {asked}: {error}"))),
     }
 }
 
-/// Changes the vote of a host at the leader.
+/// Changes the vote of a host at the leader, one change after the other.
+///
+/// A change that is decided is reported as done, whatever becomes of what follows it.
 pub(crate) async fn change_vote_here(
     config: &MembershipConfig,
-    raft: &Raft,
-    (host, votes): (u64, bool),
-) -> Result<()> {
-    let change = async {
-        if raft.metrics().borrow().current_leader != Some(config.host) {
-            return Err(unavailable(format!("host {} does not lead any more", config.host)));
-        }
-        if votes { add(config, raft, host).await } else { remove(raft, host).await }
-    };
-    let done = tokio::time::timeout(VOTE_CHANGE_MAX, change).await;
-    done.unwrap_or_else(|_| Err(unavailable("no majority in time")))
+    (raft, vote_changes): OwnRaft<'_>,
+    change: &VoteChange,
+) -> Result<VoteOutcome> {
+    let until = Instant::now() + VOTE_CHANGE_MAX;
+    let late = |_| unavailable("no majority in time");
+    let claim = timeout_at(until, vote_changes.lock()).await;
+    let _claim =
+        claim.map_err(|_| unavailable("another change of a vote has not ended in time"))?;
+    if raft.metrics().borrow().current_leader != Some(config.host) {
+        return Err(unavailable(format!("host {} does not lead any more", config.host)));
+    }
+    let present = raft.metrics().borrow().membership_config.membership().clone();
+    if let Some(voters) = other_voters(&present, change) {
+        return Ok(VoteOutcome::OtherVoters(voters));
+    }
+    if change.votes {
+        timeout_at(until, add(config, raft, change.host)).await.map_err(late)??;
+    } else {
+        let removal = timeout_at(until, remove(raft, change.host)).await.map_err(late)??;
+        // Its vote is taken. Without the rest it goes on to learn, and the next request does it.
+        let again = config.heartbeat();
+        let _ = timeout_at(until, forget(raft, (change.host, removal), again)).await;
+    }
+    Ok(VoteOutcome::Changed)
 }
 
 fn voters(raft: &Raft) -> BTreeSet<u64> {
     raft.metrics().borrow().membership_config.membership().voter_ids().collect()
+}
+
+/// The voters, if they are not those with which the change was found to be harmless. While they are
+/// changed, those count that vote afterwards: a change begins with them.
+fn other_voters(
+    present: &Membership<u64, BasicNode>,
+    change: &VoteChange,
+) -> Option<BTreeSet<u64>> {
+    let checked = change.checked.as_ref()?;
+    let last = present.get_joint_config().last()?;
+    // A repetition of what is decided, or on its way, changes nothing of them.
+    let is_repeated = last.contains(&change.host) == change.votes;
+    (!is_repeated && last != checked).then(|| last.clone())
 }
 
 /// Does the host vote, and is no change on its way, which may be its removal?
@@ -107,32 +175,46 @@ async fn add(config: &MembershipConfig, raft: &Raft, host: u64) -> Result<()> {
     raft.change_membership(change, true).await.map(drop).map_err(unavailable)
 }
 
-/// The host learns decisions without a vote until it has its own removal, if it lives.
-async fn remove(raft: &Raft, host: u64) -> Result<()> {
+/// Takes the vote of a host. Returns the place of the decision, unless it has none already.
+async fn remove(raft: &Raft, host: u64) -> Result<Option<LogId<u64>>> {
     let present = voters(raft);
     let hosts = BTreeSet::from([host]);
     if present == hosts {
         let detail = format!("host {host} is the last one that votes");
         return Err(Error::BadArgument { detail });
     }
-    if present.contains(&host) {
-        let change = ChangeMembers::RemoveVoters(hosts.clone());
-        let removal = raft.change_membership(change, true).await.map_err(unavailable)?.log_id;
-        let has_learned = |metrics: &openraft::RaftMetrics<u64, BasicNode>| {
-            let replication: Option<&BTreeMap<_, _>> = metrics.replication.as_ref();
-            // A leader that is removed leads no more, and has learned it.
-            replication.is_none_or(|all| all.get(&host).copied().flatten() >= Some(removal))
-        };
+    if !present.contains(&host) {
+        return Ok(None);
+    }
+    let change = ChangeMembers::RemoveVoters(hosts);
+    Ok(Some(raft.change_membership(change, true).await.map_err(unavailable)?.log_id))
+}
+
+/// The host learns decisions without a vote until it has its own removal, if it lives. Then it is
+/// dropped, again after a time if that fails.
+async fn forget(raft: &Raft, (host, removal): (u64, Option<LogId<u64>>), again: Duration) {
+    let has_learned = |metrics: &openraft::RaftMetrics<u64, BasicNode>| {
+        let replication: Option<&BTreeMap<_, _>> = metrics.replication.as_ref();
+        // A leader that is removed leads no more, and has learned it.
+        replication.is_none_or(|all| all.get(&host).copied().flatten() >= removal)
+    };
+    if removal.is_some() {
         // A host that is lost learns nothing.
-        let _ = raft.wait(Some(REMOVAL_LEARNED_MAX)).metrics(has_learned, "removed").await;
+        let learned = raft.wait(Some(REMOVAL_LEARNED_MAX));
+        let _ = learned.metrics(has_learned, "removed").await;
     }
-    let nodes = raft.metrics().borrow().membership_config.membership().get_node(&host).is_some();
-    let leads = raft.metrics().borrow().replication.is_some();
-    if nodes && leads {
-        let change = ChangeMembers::RemoveNodes(hosts);
-        raft.change_membership(change, false).await.map_err(unavailable)?;
+    let is_left = || {
+        let metrics = raft.metrics().borrow().clone();
+        let is_known = metrics.membership_config.membership().get_node(&host).is_some();
+        is_known && metrics.replication.is_some()
+    };
+    while is_left() {
+        let change = ChangeMembers::RemoveNodes(BTreeSet::from([host]));
+        if raft.change_membership(change, false).await.is_ok() {
+            break;
+        }
+        sleep(again).await;
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -149,5 +231,24 @@ mod tests {
         assert!(!voting(&[&[1, 2]]));
         assert!(!voting(&[&[1, 2], &[1, 2, 3]]), "its addition is not decided yet");
         assert!(!voting(&[&[1, 2, 3], &[1, 2]]), "it is being removed");
+    }
+
+    #[test]
+    fn a_change_is_made_only_with_the_voters_that_were_looked_at() {
+        let others = |configs: &[&[u64]], host, votes, checked: Option<&[u64]>| {
+            let configs = configs.iter().map(|hosts| hosts.iter().copied().collect()).collect();
+            let checked = checked.map(|hosts| hosts.iter().copied().collect());
+            let change = VoteChange { host, votes, checked };
+            other_voters(&Membership::new(configs, ()), &change)
+        };
+        let four: Option<&[u64]> = Some(&[1, 2, 3, 4]);
+        assert_eq!(others(&[&[1, 2, 3, 4]], 3, false, four), None);
+        assert_eq!(others(&[&[1, 2, 3]], 3, false, None), None, "the operator accepts it");
+        let three = Some(BTreeSet::from([1, 2, 3]));
+        assert_eq!(others(&[&[1, 2, 3]], 3, false, four), three);
+        let joint: &[&[u64]] = &[&[1, 2, 3, 4], &[1, 2, 3]];
+        assert_eq!(others(joint, 3, false, four), three, "host 4 is being removed");
+        assert_eq!(others(joint, 4, false, four), None, "the same removal again");
+        assert_eq!(others(&[&[1, 2, 3]], 4, false, four), None, "it is done already");
     }
 }

@@ -12,7 +12,9 @@ use nearstate_membership::{
     EtcdEngine, EtcdSettings, MembershipConfig, MembershipHost, RaftEngine,
 };
 use nearstate_model::{Error, Result};
-use nearstate_node::{ConsensusEngine, EngineEvent, EventWaker, SharedSettings, StateMachine};
+use nearstate_node::{
+    ConsensusEngine, EngineEvent, EventWaker, SharedSettings, StateMachine, VoteChange,
+};
 
 /// No step of a test takes longer, unless it fails.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -269,10 +271,21 @@ impl Cluster {
         leader.get().unwrap()
     }
 
+    pub(crate) fn change_vote(
+        &self,
+        through: u64,
+        host: u64,
+        votes: bool,
+        checked: Option<&[u64]>,
+    ) -> Result<()> {
+        let checked = checked.map(|hosts| hosts.iter().copied().collect());
+        self.hosts[&through].engine.change_vote(&VoteChange { host, votes, checked }, LONG)
+    }
+
     /// Changes a vote through a host. An election may interrupt it: it is asked again.
     pub(crate) fn vote(&self, through: u64, host: u64, votes: bool) {
         until("the vote is changed", || {
-            self.hosts[&through].engine.change_vote(host, votes, LONG).is_ok()
+            self.change_vote(through, host, votes, None).is_ok()
                 || !votes && self.hosts[&through].engine.status().is_removed
         });
     }

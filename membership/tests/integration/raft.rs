@@ -1,8 +1,12 @@
 //! Commands have one order on all hosts, over losses and returns of hosts.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
+
+use nearstate_model::Error;
+use nearstate_node::VoteChange;
 
 use crate::fixture::{Cluster, LONG, is_within, until};
 
@@ -130,7 +134,7 @@ fn voters_are_added_and_removed_by_whichever_host_is_asked() {
     cluster.hosts[&4].until(|text, _| text.contains("first\n"));
     let gone = *cluster.hosts.keys().find(|id| ![asked, cluster.leader()].contains(id)).unwrap();
     cluster.vote(asked, gone, false);
-    assert!(cluster.hosts[&asked].engine.change_vote(9, true, LONG).is_err());
+    assert!(cluster.change_vote(asked, 9, true, None).is_err());
     let rest: Vec<u64> = (1..=4).filter(|id| *id != gone).collect();
     cluster.until_voters(asked, &rest);
     cluster.hosts.remove(&gone);
@@ -165,6 +169,68 @@ fn a_host_that_lives_learns_that_it_was_removed() {
 }
 
 #[test]
+fn of_two_removals_that_were_found_harmless_with_the_same_voters_one_is_made() {
+    let cluster = Cluster::start(4);
+    cluster.propose(1, "first");
+    let leader = cluster.leader();
+    let gone: Vec<u64> = (1..=4).filter(|id| *id != leader).take(2).collect();
+    let all = [1, 2, 3, 4];
+    let outcomes = std::thread::scope(|scope| {
+        let removals: Vec<_> = gone
+            .iter()
+            .map(|host| {
+                let cluster = &cluster;
+                scope.spawn(move || {
+                    // An election may interrupt it: then it is asked again.
+                    let outcome = Cell::new(None);
+                    until("the removal is made or refused", || {
+                        let made = cluster.change_vote(*host, *host, false, Some(&all));
+                        let is_decided =
+                            made.is_ok() || matches!(made, Err(Error::BadArgument { .. }));
+                        outcome.set(Some(made));
+                        is_decided
+                    });
+                    outcome.take().unwrap()
+                })
+            })
+            .collect();
+        removals.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+    });
+    let refused: Vec<_> = outcomes.iter().filter_map(|one| one.as_ref().err()).collect();
+    assert_eq!(refused.len(), 1, "{outcomes:?}");
+    let said = refused[0].to_string();
+    assert!(said.contains("the voters have changed") && said.contains("host-"), "{said}");
+    until("three vote", || cluster.hosts[&leader].engine.status().voters.len() == 3);
+}
+
+/// Rounds in which two votes are taken at the same time.
+const ROUNDS: u32 = 3;
+
+#[test]
+fn removals_at_the_same_time_are_made_one_after_the_other_and_both_are_reported_as_done() {
+    let cluster = Cluster::start(5);
+    cluster.propose(1, "first");
+    for round in 0..ROUNDS {
+        let leader = cluster.leader();
+        let gone: Vec<u64> = (1..=5).filter(|id| *id != leader).take(2).collect();
+        std::thread::scope(|scope| {
+            for host in &gone {
+                let cluster = &cluster;
+                scope.spawn(move || {
+                    let made = cluster.change_vote(leader, *host, false, None);
+                    // An election is no fault of the other removal.
+                    let is_interrupted = cluster.leader() != leader;
+                    assert!(made.is_ok() || is_interrupted, "round {round}: {made:?}");
+                });
+            }
+        });
+        for host in gone {
+            cluster.vote(leader, host, true);
+        }
+    }
+}
+
+#[test]
 fn a_lost_voter_keeps_no_host_from_being_added() {
     let mut cluster = Cluster::new(4);
     for id in 1..=4 {
@@ -189,7 +255,8 @@ fn without_a_leader_no_vote_changes_and_the_error_says_so() {
     let max = Duration::from_millis(400);
     // It takes the lost host for the leader for a while.
     until("it knows no leader", || {
-        let error = engine.change_vote(left, false, max).unwrap_err().to_string();
+        let change = VoteChange { host: left, votes: false, checked: None };
+        let error = engine.change_vote(&change, max).unwrap_err().to_string();
         error.contains("no host leads")
     });
     assert_eq!(engine.status().voters, BTreeSet::from([1, 2, 3]));

@@ -459,6 +459,7 @@ impl Driver {
 
     fn step_state(&mut self) {
         self.note_level();
+        self.drop_removed_members();
         if self.is_removed || self.is_outdated {
             return;
         }
@@ -537,7 +538,7 @@ impl Driver {
                 let Some(host) = self.host_of(host).filter(|host| self.learns(*host)) else {
                     return;
                 };
-                self.members.insert((partition, host), (*position, now()));
+                self.note_position((partition, host), *position);
                 self.heard_at.insert(host, now());
                 let acknowledgement = FollowerAcknowledgement {
                     host,

@@ -83,10 +83,17 @@ impl Published {
         is_told && !self.engine.is_removed && !is_older(group, record)
     }
 
-    /// Milliseconds since each host was heard.
+    /// Milliseconds since each host was heard, about replication or by the engine. A host without a
+    /// copy sends nothing about replication.
     pub(super) fn silent_ms(&self, now: Monotonic) -> BTreeMap<HostId, u64> {
         let silent = |at: &Monotonic| now.0.saturating_sub(at.0) / 1_000_000;
-        self.heard_at.iter().map(|(host, at)| (*host, silent(at))).collect()
+        let mut all: BTreeMap<_, _> =
+            self.heard_at.iter().map(|(host, at)| (*host, silent(at))).collect();
+        for (host, ms) in &self.engine.silent_ms {
+            let Ok(host) = u16::try_from(*host) else { continue };
+            all.entry(HostId(host)).and_modify(|known| *known = (*known).min(*ms)).or_insert(*ms);
+        }
+        all
     }
 
     /// What this host knows of a copy and its group.
@@ -252,6 +259,15 @@ mod tests {
         assert_eq!(confirmed(&published, 4, &[]), [(1, 1), (2, 2)]);
         published.engine.failure = Some("no disk".to_owned());
         assert_eq!(confirmed(&published, 4, &[]), []);
+    }
+
+    #[test]
+    fn a_host_without_a_copy_was_heard_when_the_engine_has_heard_it() {
+        let mut published = published();
+        published.heard_at = BTreeMap::from([(HostId(2), Monotonic(0)), (HostId(3), Monotonic(0))]);
+        published.engine.silent_ms = BTreeMap::from([(3, 7), (4, 9)]);
+        let silent = published.silent_ms(Monotonic(8_000_000));
+        assert_eq!(silent, BTreeMap::from([(HostId(2), 8), (HostId(3), 7), (HostId(4), 9)]));
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub struct ClusterStatus {
     pub applied: u64,
     /// The partitions, in the order of their numbers.
     pub copies: Vec<CopyStatus>,
-    /// Milliseconds since the last message about replication of each host that this process has
-    /// heard.
+    /// Milliseconds since the last message of each host that this process has heard, about
+    /// replication or by the engine.
     pub silent_ms: BTreeMap<HostId, u64>,
 }

@@ -1,7 +1,8 @@
-//! How a source serves followers, and what it reports.
+//! How a source serves followers, and what both report.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use nearstate_store::NamespaceRules;
 
@@ -103,6 +104,41 @@ pub struct FollowProgress {
     pub position: u64,
     /// The end of the source's log, as it was told last.
     pub tail: u64,
+}
+
+/// What happens to a follower.
+#[derive(Clone, Debug)]
+pub enum FollowEvent<'a> {
+    /// It is connected.
+    Connected {
+        /// The name of the source.
+        source: &'a str,
+        /// True if it gets all records first.
+        joins: bool,
+    },
+    /// It has everything up to this position.
+    Joined {
+        /// The position.
+        position: u64,
+        /// The records that were applied while it joined.
+        records: u64,
+    },
+    /// The connection has ended. It connects again after a pause.
+    Disconnected {
+        /// The reason.
+        reason: &'a str,
+        /// The pause.
+        retry: Duration,
+    },
+    /// How far it is.
+    Progress(FollowProgress),
+}
+
+impl FollowProgress {
+    /// It has everything up to this position.
+    pub(super) fn joined(&self, position: u64) -> FollowEvent<'static> {
+        FollowEvent::Joined { position, records: self.records }
+    }
 }
 
 /// How followers of a region are served.

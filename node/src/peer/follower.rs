@@ -16,7 +16,7 @@ use tokio_rustls::rustls::Connection;
 use super::applier::{AppliedMessage, Applier, ConnectionProgress, Membership};
 use super::client_tls::ClientTls;
 use super::convert::{id_bytes, identity_of};
-use super::events::FollowProgress;
+use super::events::{FollowEvent, FollowProgress};
 use super::follow_pace::FollowPace;
 use super::group::PartitionInput;
 use super::limits::{BEAT_INTERVAL, HELLO_MAX};
@@ -46,32 +46,6 @@ impl fmt::Debug for FollowConfig<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FollowConfig").field("source", &self.source).finish_non_exhaustive()
     }
-}
-
-/// What happens to a follower.
-#[derive(Clone, Debug)]
-pub enum FollowEvent<'a> {
-    /// It is connected.
-    Connected {
-        /// The name of the source.
-        source: &'a str,
-        /// True if it gets all records first.
-        joins: bool,
-    },
-    /// It has everything up to this position.
-    Joined {
-        /// The position.
-        position: u64,
-    },
-    /// The connection has ended. It connects again after a pause.
-    Disconnected {
-        /// The reason.
-        reason: &'a str,
-        /// The pause.
-        retry: Duration,
-    },
-    /// How far it is.
-    Progress(FollowProgress),
 }
 
 /// Why a connection has ended.
@@ -493,7 +467,7 @@ impl FollowerConnection<'_> {
                 AppliedMessage::Joined(position) => {
                     acknowledged = acknowledged.max(Some(position));
                     joined = Some(position);
-                    (config.on_event)(&FollowEvent::Joined { position });
+                    (config.on_event)(&applier.progress.joined(position));
                 }
                 AppliedMessage::Refused(refusal) => return Err(refused(&refusal)),
                 AppliedMessage::Scattered => {

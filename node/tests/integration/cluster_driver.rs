@@ -18,7 +18,7 @@ use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ClusterNotice, ConsensusEngine, CopyConfig, CopyStatus, DriverConfig,
     EngineEvent, EngineState, EngineStatus, EventWaker, HostAddress, OperatorOutcome, PeerEvent,
-    PeerListener, StateMachine, StoppedHolder,
+    PeerListener, StateMachine, StoppedHolder, VoteChange,
 };
 use nearstate_store::{
     CreateOptions, Namespace, NamespaceRules, Region, ReplicationPolicy, Schema, Session,
@@ -174,7 +174,7 @@ impl ConsensusEngine for TestEngine {
         Ok(self.log.append(&command))
     }
 
-    fn change_vote(&self, _: u64, _: bool, _: Duration) -> Result<()> {
+    fn change_vote(&self, _: &VoteChange, _: Duration) -> Result<()> {
         Err(Error::BadArgument { detail: "the voters of this engine never change".to_owned() })
     }
 

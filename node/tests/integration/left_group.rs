@@ -6,7 +6,7 @@ use nearstate_cluster::{ClusterLevel, Command, HostId};
 use nearstate_model::Error;
 use nearstate_store::{Receipt, ReceiptState, Region, Schema, Session, lease_clock};
 
-use crate::cluster_driver::{DrivenCluster, PARTITION, locked, until};
+use crate::cluster_driver::{DrivenCluster, PARTITION, locked, status, until};
 use crate::partition::WAIT_MAX;
 
 /// Looks for something that must not happen.
@@ -144,4 +144,19 @@ fn a_member_that_lost_its_vote_does_not_count_although_it_follows() {
     cluster.run(1);
     assert_eq!(cluster.owner_with(&[1, 2, 3]), 2);
     cluster.assert_equal(100);
+}
+
+#[test]
+fn a_member_that_was_removed_leaves_the_list_of_the_owner() {
+    let cluster = DrivenCluster::start();
+    cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
+    cluster.write(1, 0..50, 100);
+    cluster.assert_equal(50);
+    let listed = || {
+        let members = status(cluster.host(1)).map(|copy| copy.members).unwrap_or_default();
+        members.iter().map(|member| member.host.0).collect::<Vec<_>>()
+    };
+    until("the owner lists its members", || listed() == [2, 3]);
+    change(&cluster, 1, 3, false);
+    until("the owner lists the one that is left", || listed() == [2]);
 }

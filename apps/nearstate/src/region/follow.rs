@@ -30,7 +30,7 @@ pub(crate) struct FollowArgs {
     /// The region's file. It is created if it does not exist
     path: PathBuf,
     /// Address of the source: what `nearstate serve --peer` listens on
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = source_address)]
     from: String,
     /// Maximum size of a region that is created; at least that of the source [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -80,6 +80,20 @@ pub(crate) fn host_name() -> String {
     }
 }
 
+/// The address of a source: a name or an IP address, and a port.
+fn source_address(text: &str) -> std::result::Result<String, String> {
+    let expected = || format!("{text:?} is not valid: expected HOST:PORT, such as 10.0.0.1:7000");
+    let (host, port) = text.rsplit_once(':').ok_or_else(expected)?;
+    let is_port = port.parse::<u16>().is_ok_and(|port| port != 0);
+    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = match in_brackets {
+        Some(ip) => ip.parse::<std::net::Ipv6Addr>().is_ok(),
+        // An IPv6 address needs brackets: its last group would be taken for a port.
+        None => !host.is_empty() && !host.contains([':', '[', ']', '/', ' ']),
+    };
+    if is_port && is_host { Ok(text.to_owned()) } else { Err(expected()) }
+}
+
 /// True if no packet to the address leaves the host.
 fn is_local(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
@@ -101,7 +115,7 @@ pub(crate) fn run_follow(args: &FollowArgs, out: &mut dyn Write) -> Result<()> {
     let tls = args.tls_ca.as_deref().map(|ca| ClientTls::read(ca, own)).transpose()?;
     let (region, is_created) = open_region(&args.path, args.max)?;
     let followed = follow_until_over(args, &region, tls.as_ref(), out);
-    if followed.is_err() && is_created && region.inspect()?.following.is_none() {
+    if is_created && region.inspect()?.following.is_none() {
         // Nothing was copied. A later call with another size begins anew.
         drop(region);
         Region::remove(&args.path)?;
@@ -175,7 +189,14 @@ fn follow_until_over(
     };
     follow(region, &mut config)?;
     let following = region.session()?.following()?;
-    report.end(following.map_or(0, |copy| copy.reached.max(copy.applied.position)));
+    let position = following.map_or(0, |copy| copy.reached.max(copy.applied.position));
+    let has_all = report.end(position);
+    // A script goes on with the copy.
+    if args.until_joined && !has_all {
+        let detail =
+            format!("interrupted before {} had all records (--until-joined)", args.path.display());
+        return Err(Error::Backend { detail });
+    }
     Ok(())
 }
 
@@ -185,6 +206,7 @@ struct FollowReport<'o> {
     is_json: bool,
     until_joined: bool,
     is_over: Arc<AtomicBool>,
+    has_all: bool,
     bar: ProgressBar,
     last: FollowProgress,
 }
@@ -201,7 +223,8 @@ impl<'o> FollowReport<'o> {
             bar
         };
         let (is_json, until_joined) = (args.json, args.until_joined);
-        Self { out, is_json, until_joined, is_over, bar, last: FollowProgress::default() }
+        let last = FollowProgress::default();
+        Self { out, is_json, until_joined, is_over, has_all: false, bar, last }
     }
 
     fn say(&mut self, text: &str, json: &Value) {
@@ -217,14 +240,11 @@ impl<'o> FollowReport<'o> {
                 let json = json!({"event": "connected", "source": source, "joins": joins});
                 self.say(&format!("connected to {source}: {how}"), &json);
             }
-            FollowEvent::Joined { position } => {
-                let records = self.last.records;
+            FollowEvent::Joined { position, records } => {
                 let text = format!("has all records, up to position {position}");
                 let json = json!({"event": "joined", "position": position, "records": records});
                 self.say(&text, &json);
-                if self.until_joined {
-                    self.is_over.store(true, Ordering::Release);
-                }
+                self.note_all();
             }
             FollowEvent::Disconnected { reason, retry } => {
                 let ms = retry.as_millis();
@@ -240,17 +260,26 @@ impl<'o> FollowReport<'o> {
                 self.last = *progress;
                 // A copy that continues does not join.
                 let has_all = !progress.is_joining && progress.tail != 0;
-                if self.until_joined && has_all && progress.position >= progress.tail {
-                    self.is_over.store(true, Ordering::Release);
+                if has_all && progress.position >= progress.tail {
+                    self.note_all();
                 }
             }
         }
     }
 
-    fn end(mut self, position: u64) {
+    fn note_all(&mut self) {
+        self.has_all = true;
+        if self.until_joined {
+            self.is_over.store(true, Ordering::Release);
+        }
+    }
+
+    /// True if the region had all records at some time.
+    fn end(mut self, position: u64) -> bool {
         self.bar.finish_and_clear();
         let text = format!("ended at position {position}");
         self.say(&text, &json!({"event": "ended", "position": position}));
+        self.has_all
     }
 }
 
@@ -318,4 +347,54 @@ pub(crate) fn run_promote(args: &PromoteArgs, out: &mut dyn Write) -> Result<()>
         )
     };
     print(out, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_a_host_and_a_port() {
+        for valid in ["127.0.0.1:7000", "amf-1.example.com:65535", "[::1]:7000", "localhost:1"] {
+            assert_eq!(source_address(valid).as_deref(), Ok(valid));
+        }
+        for invalid in
+            ["nonsense", "h:99999", "h:0", "h:", ":7000", "::1:7000", "[::1]", "[x]:1", "a b:1", ""]
+        {
+            let said = source_address(invalid).unwrap_err();
+            assert!(said.contains("expected HOST:PORT"), "{invalid}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_event_joined_has_the_records_of_the_copy() {
+        let args = FollowArgs {
+            path: PathBuf::from("copy"),
+            from: "localhost:7000".to_owned(),
+            max: None,
+            tls_ca: None,
+            tls_certificate: None,
+            tls_key: None,
+            insecure: false,
+            name: None,
+            discard: false,
+            until_joined: true,
+            json: true,
+        };
+        let (mut out, is_over) = (Vec::new(), Arc::new(AtomicBool::new(false)));
+        let mut report = FollowReport::new(&args, &mut out, Arc::clone(&is_over));
+        // The last progress was told before the last records came.
+        report.take(&FollowEvent::Progress(FollowProgress {
+            is_joining: true,
+            records: 512,
+            ..FollowProgress::default()
+        }));
+        report.take(&FollowEvent::Joined { position: 9, records: 1000 });
+        assert!(is_over.load(Ordering::Acquire));
+        assert!(report.end(9));
+        let last = String::from_utf8(out).unwrap();
+        let joined = last.lines().find(|line| line.contains("joined")).unwrap();
+        let joined: Value = serde_json::from_str(joined).unwrap();
+        assert_eq!(joined, json!({"event": "joined", "position": 9, "records": 1000}));
+    }
 }

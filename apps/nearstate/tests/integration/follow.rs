@@ -321,6 +321,26 @@ fn a_region_that_is_too_small_is_removed_and_another_size_than_its_own_is_refuse
     assert!(folder.path("copy").exists());
 }
 
+/// A script that goes on with the copy would find none.
+#[test]
+fn a_follower_that_is_interrupted_before_it_has_all_records_fails_and_leaves_no_region() {
+    let folder = Folder::new();
+    // It accepts, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let mut command = follow(&folder, &address, &["--until-joined"]);
+    let mut child = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+    let _connection = silent.accept().unwrap();
+    let pid = child.0.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let status = child.0.wait().unwrap();
+    let mut said = String::new();
+    child.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("interrupted before"), "{said}");
+    assert!(!folder.path("copy").exists());
+}
+
 /// Bytes that are no protocol end their connection, and nothing else.
 #[test]
 fn hostile_bytes_at_the_address_for_followers_have_no_effect() {

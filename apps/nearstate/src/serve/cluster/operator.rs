@@ -10,7 +10,7 @@ use nearstate_cluster::{
     GroupPhase, GroupState, HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId,
 };
 use nearstate_model::{Error, Result};
-use nearstate_node::{ClusterDriver, ConsensusEngine, OperatorOutcome};
+use nearstate_node::{ClusterDriver, ConsensusEngine, OperatorOutcome, VoteChange};
 use serde_json::{Value, json};
 
 use crate::cluster::admin::{self, AdminRequest};
@@ -143,6 +143,7 @@ impl OperatorContext {
                 "{name} owns {partition}: drain it first. A host that does not vote owns nothing"
             )));
         }
+        let mut checked = None;
         // With etcd its members vote, and the engine says which command changes them.
         if file.engine_name() == RAFT {
             let of_engine = self.engine.status().voters;
@@ -157,8 +158,11 @@ impl OperatorContext {
             if let Some(reason) = refusal {
                 return Err(invalid(reason));
             }
+            // Another operator may take the vote of another host at the same time.
+            checked = (!votes && !weakens).then_some(of_engine);
         }
-        self.engine.change_vote(host.0.into(), votes, DECISION_MAX)
+        let change = VoteChange { host: host.0.into(), votes, checked };
+        self.engine.change_vote(&change, DECISION_MAX)
     }
 
     /// The groups of all partitions, as this host knows them.
