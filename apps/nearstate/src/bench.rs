@@ -2,9 +2,7 @@
 //! that the bench starts as child processes.
 
 use clap::{Args, Subcommand};
-use nearstate_bench::{
-    client, code, commands, nudsf, options, peer_commands, reaper, replication, run_command,
-};
+use nearstate_bench::{client, code, commands, nudsf, options, peer_commands, reaper, run_command};
 use nearstate_model::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
@@ -94,9 +92,6 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
         }
         BenchCommand::Micro(_) => replaced("bench micro", "run micro --preset operations"),
         BenchCommand::Code(options) => code::run(&options, &mut std::io::stdout().lock()),
-        BenchCommand::Run(options) if replication::is_wanted(&options) => {
-            replication::run(&options, &mut std::io::stdout().lock())
-        }
         BenchCommand::Run(options) => {
             run_command::run(&options, &words(), stop_flag(), &mut std::io::stdout().lock())
         }

@@ -9,24 +9,26 @@ mod etcd;
 mod geode;
 mod ours;
 mod redis_wait;
+mod report;
+
+pub use report::{page, text};
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write as _};
-use std::io::Write;
+use std::fmt::Display;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nearstate_model::{Error, Result};
 
 use crate::clock::monotonic_ns as now_ns;
 use crate::machine::Machine;
+use crate::noise;
 use crate::options::Options;
-use crate::outputs::print;
 use crate::processes::cpu_ns;
-use crate::spread::RoundMeasurements;
-use crate::stat::{Latencies, as_f64, median};
-use crate::table::{ReportTable, latency_text, rate_text, ratio_text};
+use crate::stat::{Latencies, as_f64};
+use report::{CaseResult, CaseRound, FORMAT, ReplicatedRun};
 
 /// Bytes of a value.
 const VALUE_BYTES: usize = 1024;
@@ -37,9 +39,19 @@ const RECORDS: u64 = 10_000;
 /// Writes that are outstanding together, in the last case.
 const OUTSTANDING: u64 = 64;
 
-/// Rounds and seconds of a case of a target in a round, unless the options say more.
-const ROUNDS: u64 = 3;
+/// Seconds of a case of a target in a round, unless the options say otherwise.
 const ROUND_SECONDS: f64 = 1.0;
+
+/// The time of the round that is not measured, at most.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// Bytes of a block, of which an update writes two.
+const BLOCK_BYTES: usize = 170;
+
+/// Its name in errors, and the options that have a meaning here.
+pub const NAME: &str = "the table of replicated writes";
+pub const OPTIONS: [&str; 8] =
+    ["--targets", "--variant", "--rounds", "--round-time", "--dir", "--save", "--report", "--json"];
 
 /// A line for the list of workloads.
 pub const ABOUT: &str = "ue-signalling --targets region,cluster,cluster-2,redis-wait,redis-wait-2,\
@@ -129,6 +141,9 @@ trait ReplicatedTarget {
     /// the case.
     fn step(&mut self, case: ReplicatedCase, number: u64) -> Result<bool>;
 
+    /// The bytes of the record that a case writes for this number; `None` if it does not exist.
+    fn read(&mut self, case: ReplicatedCase, number: u64) -> Result<Option<Vec<u8>>>;
+
     /// Behind the steps of a round: waits until everything is replicated. Returns the times that
     /// were measured beside the steps, in nanoseconds, if there are some.
     fn wait_replicated(&mut self) -> Result<Vec<u64>> {
@@ -139,20 +154,6 @@ trait ReplicatedTarget {
     fn clear(&mut self, _inserted: Range<u64>) -> Result<()> {
         Ok(())
     }
-}
-
-/// What was measured of a case of a target: of each round.
-#[derive(Debug, Default)]
-struct ReplicatedResult {
-    /// The median time of a step in nanoseconds, and the time that one of a hundred exceeds.
-    p50_ns: Vec<f64>,
-    p99_ns: Vec<f64>,
-    /// Writes per second.
-    rate: Vec<f64>,
-    /// Processor time of all processes per write, in nanoseconds.
-    cpu_ns: Vec<f64>,
-    /// Processor time of a follower per write, in nanoseconds.
-    follower_ns: Vec<f64>,
 }
 
 /// True if one of the options' targets is of this table.
@@ -208,61 +209,197 @@ fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
     }
 }
 
-/// Measures and prints the table.
+/// The records that the steps of a target have written last, to be read back.
+#[derive(Clone)]
+struct WrittenRecords {
+    puts: Vec<Option<u64>>,
+    updates: Vec<Option<u64>>,
+}
+
+impl WrittenRecords {
+    fn new() -> Self {
+        let none = vec![None; usize::try_from(RECORDS).unwrap_or(0)];
+        Self { puts: none.clone(), updates: none }
+    }
+
+    fn add(&mut self, case: ReplicatedCase, numbers: Range<u64>) {
+        let records = match case {
+            ReplicatedCase::Update => &mut self.updates,
+            ReplicatedCase::Put
+            | ReplicatedCase::PutAndWait
+            | ReplicatedCase::Outstanding
+            | ReplicatedCase::Steady => &mut self.puts,
+            // They are read back after their round, and deleted.
+            ReplicatedCase::Insert => return,
+        };
+        for number in numbers {
+            let at = usize::try_from(number % RECORDS).ok();
+            if let Some(record) = at.and_then(|at| records.get_mut(at)) {
+                *record = Some(number);
+            }
+        }
+    }
+
+    /// Reads all of them. Returns the first difference.
+    fn check(&self, target: &mut dyn ReplicatedTarget) -> Result<Option<String>> {
+        let cases = [(ReplicatedCase::Put, &self.puts), (ReplicatedCase::Update, &self.updates)];
+        for (case, records) in cases {
+            let found = difference(target, case, records.iter().copied().flatten())?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The first of these writes that a target does not have.
+fn difference(
+    target: &mut dyn ReplicatedTarget,
+    case: ReplicatedCase,
+    numbers: impl Iterator<Item = u64>,
+) -> Result<Option<String>> {
+    let bytes = if case == ReplicatedCase::Update { BLOCK_BYTES / 8 * 8 } else { VALUE_BYTES };
+    for number in numbers {
+        let found = target.read(case, number)?.unwrap_or_default();
+        if found.len() != bytes
+            || found.as_chunks::<8>().0.iter().any(|one| *one != number.to_le_bytes())
+        {
+            let name = target.name();
+            let detail = format!("{name}: the write {number} of {:?} is not there", case.names().0);
+            return Ok(Some(detail));
+        }
+    }
+    Ok(None)
+}
+
+/// A target with the records that it must have.
+type RunningTarget = (Box<dyn ReplicatedTarget>, WrittenRecords);
+
+/// Starts a target and puts all records. The tables of a region are filled when it starts.
+fn start_filled(name: &str, options: &Options) -> Result<RunningTarget> {
+    let (mut target, mut written) = (start(name, options)?, WrittenRecords::new());
+    written.add(ReplicatedCase::Put, 0..RECORDS);
+    for number in (0..RECORDS).step_by(usize::try_from(OUTSTANDING).unwrap_or(1)) {
+        if !target.step(ReplicatedCase::Outstanding, number)? {
+            break;
+        }
+        written.add(ReplicatedCase::Outstanding, number..number + OUTSTANDING);
+    }
+    target.wait_replicated()?;
+    Ok((target, written))
+}
+
+/// Measures the table.
 ///
 /// # Errors
-/// `BadArgument`: a workload or target that the table does not have; a target that fails.
-pub fn run(options: &Options, out: &mut impl Write) -> Result<()> {
+/// `BadArgument`: a workload, variant or target that the table does not have. `Backend`: a target
+/// fails.
+pub fn measure(options: &Options, command: &str, stop: &AtomicBool) -> Result<ReplicatedRun> {
     if options.workload.as_deref() != Some("ue-signalling") {
         return Err(Error::BadArgument {
             detail: format!("the targets {} are those of ue-signalling only", NAMES.join(", ")),
         });
     }
     let cases = ReplicatedCase::selected(options.variant.as_deref())?;
+    let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let noise = noise::measure(now_ns);
     let mut targets = Vec::new();
     for name in &options.targets {
-        targets.push(start(name, options)?);
+        targets.push(start_filled(name, options)?);
     }
     let round_time = Duration::from_secs_f64(options.round_time.unwrap_or(ROUND_SECONDS));
-    let mut results: BTreeMap<(ReplicatedCase, usize), ReplicatedResult> = BTreeMap::new();
-    for round in 0..options.rounds.max(ROUNDS) {
+    let mut results: BTreeMap<(ReplicatedCase, usize), CaseResult> = BTreeMap::new();
+    let mut invalid = Vec::new();
+    // The first round is the warm-up.
+    for round in 0..=options.rounds {
+        let time = if round == 0 { round_time.min(WARM_UP) } else { round_time };
         for case in cases.iter().copied() {
-            for (at, target) in targets.iter_mut().enumerate() {
-                measure(target.as_mut(), (case, round), round_time, results.entry((case, at)))?;
+            let mut order: Vec<usize> = (0..targets.len()).collect();
+            if round % 2 == 0 {
+                order.reverse();
+            }
+            for at in order {
+                let Some(target) = targets.get_mut(at) else { continue };
+                if stop.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let Some(measured) = measure_case(target, (case, round), time, &mut invalid)?
+                else {
+                    continue;
+                };
+                if round > 0 {
+                    results.entry((case, at)).or_default().rounds.push(measured);
+                }
             }
         }
     }
-    print(out, &text(&targets, &results))
+    for (target, written) in &mut targets {
+        invalid.extend(written.check(target.as_mut())?);
+    }
+    let results = results.into_iter().filter_map(|((case, at), result)| {
+        let (name, _) = case.names();
+        let target = targets.get(at)?.0.name().to_owned();
+        Some(CaseResult { case: name.to_owned(), target, ..result })
+    });
+    let machine = Machine::detect();
+    Ok(ReplicatedRun {
+        replicated_format: FORMAT,
+        command: command.to_owned(),
+        began_s,
+        machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        caveats: caveats(noise::warning(&noise, machine.cores)),
+        noise,
+        durability: targets
+            .iter()
+            .map(|(target, _)| (target.name().to_owned(), target.durability().to_owned()))
+            .collect(),
+        results: results.collect(),
+        invalid,
+        is_partial: stop.load(Ordering::Relaxed),
+    })
 }
 
-fn measure(
-    target: &mut dyn ReplicatedTarget,
+fn caveats(noise: Option<String>) -> Vec<String> {
+    let mut out = Vec::from_iter(noise);
+    out.push("no process is bound to a processor".to_owned());
+    out
+}
+
+/// A case of a target in a round; `None` if the target does not have the case.
+fn measure_case(
+    (target, written): &mut RunningTarget,
     (case, round): (ReplicatedCase, u64),
     round_time: Duration,
-    entry: std::collections::btree_map::Entry<'_, (ReplicatedCase, usize), ReplicatedResult>,
-) -> Result<()> {
+    invalid: &mut Vec<String>,
+) -> Result<Option<CaseRound>> {
+    let target = target.as_mut();
     let mut processes = target.processes();
     processes.push(std::process::id());
     let followers = target.followers();
     let (begin, cpu_before) = (Instant::now(), cpu_ns(&processes));
     let follower_before = cpu_ns(&followers);
-    let (mut times, first) = (Latencies::new(), round << 32);
+    let (mut times, first) = (Latencies::new(), (round + 1) << 32);
     let mut number = first;
     while begin.elapsed() < round_time
         && (case != ReplicatedCase::Insert || number - first < INSERTS_MAX)
     {
         let called = now_ns();
         if !target.step(case, number)? {
-            return Ok(());
+            return Ok(None);
         }
         times.record(now_ns() - called, 1);
         number += case.writes();
     }
-    let seconds = begin.elapsed().as_secs_f64();
     let beside = target.wait_replicated()?;
+    // Writes that followers do not have are not done.
+    let seconds = begin.elapsed().as_secs_f64();
     let cpu = cpu_ns(&processes).saturating_sub(cpu_before);
     let follower = cpu_ns(&followers).saturating_sub(follower_before);
+    // Steps of one case name consecutive records, so that the numbers of a round are enough.
+    written.add(case, first..number);
     if case == ReplicatedCase::Insert {
+        invalid.extend(difference(target, case, first..number)?);
         target.clear(first..number)?;
     }
     if !beside.is_empty() {
@@ -272,84 +409,19 @@ fn measure(
         }
     }
     let writes = as_f64(number - first);
-    let result = entry.or_default();
-    result.p50_ns.push(as_f64(times.percentile(50.0)));
-    result.p99_ns.push(as_f64(times.percentile(99.0)));
-    result.rate.push(writes / seconds);
-    result.cpu_ns.push(as_f64(cpu) / writes);
-    if !followers.is_empty() {
-        result.follower_ns.push(as_f64(follower) / writes / as_f64(followers.len() as u64));
-    }
-    Ok(())
-}
-
-fn range_text(values: &[f64], text: fn(f64) -> String) -> String {
-    let spread = RoundMeasurements::new(values.iter().copied());
-    format!("{} to {}", text(spread.min()), text(spread.max()))
-}
-
-/// The median times of the rounds as multiples of those of the same rounds of another target.
-fn ratios(result: &ReplicatedResult, other: &ReplicatedResult) -> Vec<f64> {
-    result.p50_ns.iter().zip(&other.p50_ns).map(|(one, other)| one / other.max(1.0)).collect()
-}
-
-fn text(
-    targets: &[Box<dyn ReplicatedTarget>],
-    results: &BTreeMap<(ReplicatedCase, usize), ReplicatedResult>,
-) -> String {
-    let mut text =
-        format!("{}\n\ndurability of a write that is waited for:\n", Machine::detect().line());
-    for target in targets {
-        let _ = writeln!(text, "  {:<12} {}", target.name(), target.durability());
-    }
-    let columns = "writes of 1 KiB|target|>p50|>p99|>writes/s|rounds|>CPU per write|>of a follower\
-                   |>p50 to the first cluster|rounds";
-    let mut table = ReportTable::new(columns);
-    let ours = targets.iter().position(|target| target.name().starts_with("cluster"));
-    for case in ReplicatedCase::ALL {
-        let own = ours.and_then(|at| results.get(&(case, at)));
-        for (at, target) in targets.iter().enumerate() {
-            let Some(result) = results.get(&(case, at)) else { continue };
-            let ratios = own.map_or_else(Vec::new, |own| ratios(result, own));
-            let cell = |values: &[f64], text: &dyn Fn(&[f64]) -> String| {
-                if values.is_empty() { String::new() } else { text(values) }
-            };
-            let time = |values: &[f64]| latency_text(median(values));
-            table.row(vec![
-                case.names().0.to_owned(),
-                target.name().to_owned(),
-                time(&result.p50_ns),
-                time(&result.p99_ns),
-                rate_text(median(&result.rate)),
-                range_text(&result.rate, rate_text),
-                time(&result.cpu_ns),
-                cell(&result.follower_ns, &time),
-                cell(&ratios, &|ratios| ratio_text(median(ratios))),
-                cell(&ratios, &|ratios| range_text(ratios, ratio_text)),
-            ]);
-        }
-        table.rule();
-    }
-    text.push('\n');
-    text.push_str(&table.text());
-    text.push_str(
-        "p50 with 64 outstanding is of the whole batch, and of the lag the time until a follower \
-         has a put. CPU per write is of all processes of a target and of this one, until a \
-         follower has everything; a follower alone applies as many writes in a second on a core \
-         as its time of a write goes into one. Ratios are of the same round.\n",
-    );
-    text
+    let of_follower = as_f64(follower) / writes / as_f64(followers.len() as u64);
+    Ok(Some(CaseRound {
+        p50_ns: times.percentile(50.0),
+        p99_ns: times.percentile(99.0),
+        rate: writes / seconds,
+        cpu_ns: as_f64(cpu) / writes,
+        follower_ns: (!followers.is_empty()).then_some(of_follower),
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ratios_are_those_of_the_same_round() {
-        let of = |p50_ns| ReplicatedResult { p50_ns, ..ReplicatedResult::default() };
-        assert_eq!(ratios(&of(vec![10.0, 60.0]), &of(vec![20.0, 30.0])), [0.5, 2.0]);
-    }
 
     #[test]
     fn a_variant_measures_one_case() {
@@ -367,5 +439,51 @@ mod tests {
         assert_eq!(writes, [1, 1, 1, 64, 1, 10]);
         assert_eq!(value(7).len(), VALUE_BYTES);
         assert_eq!(key(RECORDS + 3), key(3));
+    }
+
+    /// A target in memory that may lose a write.
+    struct LosingTarget {
+        values: BTreeMap<String, Vec<u8>>,
+        lost: Option<u64>,
+    }
+
+    impl ReplicatedTarget for LosingTarget {
+        fn name(&self) -> &'static str {
+            "losing"
+        }
+
+        fn durability(&self) -> &'static str {
+            "none"
+        }
+
+        fn processes(&self) -> Vec<u32> {
+            Vec::new()
+        }
+
+        fn step(&mut self, _: ReplicatedCase, number: u64) -> Result<bool> {
+            if self.lost != Some(number) {
+                self.values.insert(key(number), value(number));
+            }
+            Ok(true)
+        }
+
+        fn read(&mut self, _: ReplicatedCase, number: u64) -> Result<Option<Vec<u8>>> {
+            Ok(self.values.get(&key(number)).cloned())
+        }
+    }
+
+    #[test]
+    fn a_lost_write_is_found() {
+        for lost in [None, Some(5), Some(RECORDS + 3)] {
+            let mut target = LosingTarget { values: BTreeMap::new(), lost };
+            let mut written = WrittenRecords::new();
+            for number in 0..RECORDS + 10 {
+                target.step(ReplicatedCase::Put, number).unwrap();
+                written.add(ReplicatedCase::Put, number..number + 1);
+            }
+            // The loss of 5 was overwritten by the write of RECORDS + 5.
+            let is_found = written.check(&mut target).unwrap().is_some();
+            assert_eq!(is_found, lost == Some(RECORDS + 3), "{lost:?}");
+        }
     }
 }

@@ -44,6 +44,13 @@ pub fn run(
         let counts = judged(run.is_partial, &[]);
         return deliver_own(&run, nudsf::text(&run), [Ok(()), counts], options, out);
     }
+    if replication::is_wanted(options) {
+        check_known(replication::NAME, &replication::OPTIONS, words)?;
+        let run = replication::measure(options, &command(words), stop)?;
+        let page = write_page(options.report.as_deref(), || replication::page(&run).html());
+        let counts = judged(run.is_partial, &run.invalid);
+        return deliver_own(&run, replication::text(&run), [page, counts], options, out);
+    }
     let run = run::run(options, &command(words), stop)?;
     let mut failures = deliver(&run, options, out);
     failures.extend(judge(&run).err());
@@ -355,12 +362,16 @@ mod tests {
 
     #[test]
     fn options_without_a_meaning_are_rejected() {
-        for (workload, known) in [(numap::NAME, numap::OPTIONS), (nudsf::NAME, nudsf::OPTIONS)] {
+        for (workload, known) in [
+            (numap::NAME, numap::OPTIONS.as_slice()),
+            (nudsf::NAME, &nudsf::OPTIONS),
+            (replication::NAME, &replication::OPTIONS),
+        ] {
             let check = |text: &str| {
                 let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-                check_known(workload, &known, &words)
+                check_known(workload, known, &words)
             };
-            assert_eq!(check("bench run --ops 20 --rounds=1 --json"), Ok(()));
+            assert_eq!(check("bench run --rounds=1 --json"), Ok(()));
             let refused = check("bench run --clients 7").unwrap_err().to_string();
             assert!(refused.contains("no --clients") && refused.contains("--targets"), "{refused}");
         }

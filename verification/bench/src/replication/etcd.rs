@@ -48,11 +48,13 @@ fn field(number: u8, bytes: &[u8], into: &mut BytesMut) {
     into.extend_from_slice(bytes);
 }
 
-/// `PutRequest { key, value }` in a frame of gRPC.
-fn put_request(key: &[u8], value: &[u8]) -> Bytes {
+/// `PutRequest { key, value }`, or `RangeRequest { key }` without a value, in a frame of gRPC.
+fn frame_of(key: &[u8], value: Option<&[u8]>) -> Bytes {
     let mut message = BytesMut::new();
     field(1, key, &mut message);
-    field(2, value, &mut message);
+    if let Some(value) = value {
+        field(2, value, &mut message);
+    }
     let mut frame = BytesMut::new();
     frame.put_u8(0);
     frame.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
@@ -70,24 +72,65 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Bytes>> {
 
 /// One put, until it is committed.
 async fn put(client: SendRequest<Bytes>, number: u64) -> Result<()> {
-    let request = Request::post("http://127.0.0.1/etcdserverpb.KV/Put")
+    let frame = frame_of(key(number).as_bytes(), Some(&value(number)));
+    call(client, "Put", frame).await.map(drop)
+}
+
+/// The value of a field of a message of Protocol Buffers that has bytes.
+fn bytes_of(mut message: &[u8], wanted: u64) -> Option<&[u8]> {
+    let number = |message: &mut &[u8]| {
+        let (mut number, mut shift) = (0_u64, 0);
+        loop {
+            let (byte, rest) = message.split_first()?;
+            *message = rest;
+            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            shift += 7;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+    };
+    loop {
+        let tag = number(&mut message)?;
+        let length = number(&mut message)?;
+        // A field is a number, which has been read, or has a length and bytes.
+        if tag & 7 == 2 {
+            let (bytes, rest) = message.split_at_checked(usize::try_from(length).ok()?)?;
+            if tag >> 3 == wanted {
+                return Some(bytes);
+            }
+            message = rest;
+        }
+    }
+}
+
+/// The value in a frame with a `RangeResponse`: in the first of its `kvs`.
+fn value_in(frame: &[u8]) -> Option<Vec<u8>> {
+    let found = bytes_of(frame.get(5..)?, 2)?;
+    bytes_of(found, 5).map(<[u8]>::to_vec)
+}
+
+/// A call of a method. Returns the body of the response.
+async fn call(client: SendRequest<Bytes>, method: &str, frame: Bytes) -> Result<BytesMut> {
+    let request = Request::post(format!("http://127.0.0.1/etcdserverpb.KV/{method}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(())
         .map_err(failed)?;
     let mut client = client.ready().await.map_err(failed)?;
     let (response, mut stream) = client.send_request(request, false).map_err(failed)?;
-    let frame = put_request(key(number).as_bytes(), &value(number));
     stream.send_data(frame, true).map_err(failed)?;
     let mut body = response.await.map_err(failed)?.into_body();
+    let mut received = BytesMut::new();
     while let Some(chunk) = body.data().await {
-        let bytes = chunk.map_err(failed)?.len();
-        body.flow_control().release_capacity(bytes).map_err(failed)?;
+        let chunk = chunk.map_err(failed)?;
+        body.flow_control().release_capacity(chunk.len()).map_err(failed)?;
+        received.extend_from_slice(&chunk);
     }
     let trailers = body.trailers().await.map_err(failed)?;
     let status = trailers.as_ref().and_then(|trailers| trailers.get("grpc-status"));
     match status {
-        Some(status) if status == "0" => Ok(()),
+        Some(status) if status == "0" => Ok(received),
         status => Err(failed(format!("etcd: grpc-status {status:?}"))),
     }
 }
@@ -167,6 +210,12 @@ impl ReplicatedTarget for Etcd {
         self.members.iter().map(HostProcess::id).collect()
     }
 
+    fn read(&mut self, _: ReplicatedCase, number: u64) -> Result<Option<Vec<u8>>> {
+        let frame = frame_of(key(number).as_bytes(), None);
+        let response = self.runtime.block_on(call(self.client.clone(), "Range", frame))?;
+        Ok(value_in(&response))
+    }
+
     fn step(&mut self, case: ReplicatedCase, number: u64) -> Result<bool> {
         let client = &self.client;
         match case {
@@ -195,8 +244,21 @@ mod tests {
 
     #[test]
     fn a_put_is_encoded_as_grpc_and_protocol_buffers_do() {
-        let frame = put_request(b"k", &[7; 200]);
+        let frame = frame_of(b"k", Some(&[7; 200]));
         assert_eq!(frame.get(..10), Some(&[0, 0, 0, 0, 206, 0x0a, 1, b'k', 0x12, 0xc8][..]));
         assert_eq!((frame.len(), frame.get(10)), (211, Some(&1)));
+    }
+
+    #[test]
+    fn the_value_of_the_first_record_of_a_response_is_found() {
+        let (mut record, mut response) = (BytesMut::new(), BytesMut::from(&[0; 5][..]));
+        field(1, b"key", &mut record);
+        // The revision 300, as a number.
+        record.extend_from_slice(&[0x10, 0xac, 0x02]);
+        field(5, &[7; 200], &mut record);
+        field(1, b"header", &mut response);
+        assert_eq!(value_in(&response), None, "no record was found");
+        field(2, &record, &mut response);
+        assert_eq!(value_in(&response), Some(vec![7; 200]));
     }
 }

@@ -10,7 +10,8 @@ use super::{
     value,
 };
 use crate::access::{
-    PartWrite, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
+    PartSet, PartWrite, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema, TableId,
+    TableSchema,
 };
 use crate::targets::geode::GeodeTarget;
 use crate::targets::{Database, DatabaseSpec, Target as _};
@@ -81,6 +82,14 @@ impl ReplicatedTarget for GeodeCluster {
 
     fn processes(&self) -> Vec<u32> {
         self.database.processes()
+    }
+
+    fn read(&mut self, _: ReplicatedCase, number: u64) -> Result<Option<Vec<u8>>> {
+        let (key, mut found) = (key(number), None);
+        self.connection.read(TABLE, key.as_bytes(), PartSet::ALL, &mut |_, bytes| {
+            found = Some(bytes.to_vec());
+        })?;
+        Ok(found)
     }
 
     fn step(&mut self, case: ReplicatedCase, number: u64) -> Result<bool> {

@@ -15,8 +15,8 @@ use nearstate_store::{
 };
 
 use super::{
-    OUTSTANDING, RECORDS, ReplicatedCase, ReplicatedTarget, STEADY_STEP, STEADY_WRITES,
-    TargetFolder, failed, key, value,
+    BLOCK_BYTES, OUTSTANDING, RECORDS, ReplicatedCase, ReplicatedTarget, STEADY_STEP,
+    STEADY_WRITES, TargetFolder, failed, key, value,
 };
 use crate::clock::monotonic_ns as now_ns;
 use crate::reaper::own_program;
@@ -29,7 +29,6 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Blocks of a UE's record, of which an update writes two.
 const BLOCKS: [&str; 6] = ["identity", "security", "location", "bearers", "timers", "session"];
-const BLOCK_BYTES: usize = 170;
 
 /// The namespaces of a region.
 struct Tables {
@@ -109,6 +108,26 @@ impl Tables {
         })
     }
 
+    fn read(&self, case: ReplicatedCase, number: u64) -> Result<Option<Vec<u8>>> {
+        let key = key(number);
+        let view = match case {
+            ReplicatedCase::Update => self.session.get(self.contexts, key.as_bytes())?,
+            ReplicatedCase::Insert => self.session.get(self.tagged, &number.to_be_bytes())?,
+            ReplicatedCase::Put
+            | ReplicatedCase::PutAndWait
+            | ReplicatedCase::Outstanding
+            | ReplicatedCase::Steady => self.session.get(self.values, key.as_bytes())?,
+        };
+        Ok(view.and_then(|view| match case {
+            ReplicatedCase::Update => view.block("location").map(<[u8]>::to_vec),
+            ReplicatedCase::Put
+            | ReplicatedCase::PutAndWait
+            | ReplicatedCase::Outstanding
+            | ReplicatedCase::Steady
+            | ReplicatedCase::Insert => Some(view.bytes().to_vec()),
+        }))
+    }
+
     fn clear(&self, inserted: Range<u64>) -> Result<()> {
         for number in inserted {
             let key = number.to_be_bytes();
@@ -167,6 +186,10 @@ impl ReplicatedTarget for LocalRegion {
                 Ok(false)
             }
         }
+    }
+
+    fn read(&mut self, case: ReplicatedCase, number: u64) -> Result<Option<Vec<u8>>> {
+        self.tables.read(case, number)
     }
 
     fn clear(&mut self, inserted: Range<u64>) -> Result<()> {
@@ -331,6 +354,10 @@ impl ReplicatedTarget for OwnCluster {
         let lags = self.steady.take().map_or_else(|| Ok(Vec::new()), |it| it.sampler.finish())?;
         self.tables.wait()?;
         Ok(lags)
+    }
+
+    fn read(&mut self, case: ReplicatedCase, number: u64) -> Result<Option<Vec<u8>>> {
+        self.tables.read(case, number)
     }
 
     fn clear(&mut self, inserted: Range<u64>) -> Result<()> {

@@ -124,6 +124,11 @@ impl ReplicatedTarget for RedisWait {
         self.servers.iter().skip(1).map(HostProcess::id).collect()
     }
 
+    fn read(&mut self, _: ReplicatedCase, number: u64) -> Result<Option<Vec<u8>>> {
+        let reply = self.client.request(&[b"GET", key(number).as_bytes()]).map_err(failed)?;
+        reply.into_bulk().map_err(failed)
+    }
+
     fn wait_replicated(&mut self) -> Result<Vec<u64>> {
         let (replicas, mut request) = (self.replicas(), Vec::new());
         encode_request(&[b"WAIT", replicas.to_string().as_bytes(), b"10000"], &mut request);
