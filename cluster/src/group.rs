@@ -160,6 +160,8 @@ pub enum CommandRefusal {
     NotDegraded,
     /// The host has not reported.
     NotReported,
+    /// A host has reported a complete copy, which is not given up.
+    HasReport,
     /// The host has reported already.
     AlreadyReported,
     /// The host belongs to the group already.
@@ -515,6 +517,11 @@ impl GroupState {
         self.full = BTreeSet::from([host]);
         self.begin_serving(host, None);
         Ok(Applied::ForcedNew(host))
+    }
+
+    /// Has a host reported a complete copy, while there is no owner?
+    pub(crate) fn has_report(&self) -> bool {
+        matches!(&self.phase, GroupPhase::Sealing { reports } if !reports.is_empty())
     }
 
     /// The longest copy that is known from reports and the last seal.

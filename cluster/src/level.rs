@@ -20,8 +20,11 @@ impl ClusterLevel {
     /// From this one on, an operator can name the host to which a partition is drained.
     pub const HAND_OVERS: Self = Self(4);
 
+    /// From this one on, a partition does not begin anew behind a report of a complete copy.
+    pub const KEPT_REPORTS: Self = Self(5);
+
     /// The highest level that this program can do.
-    pub const HIGHEST: Self = Self::HAND_OVERS;
+    pub const HIGHEST: Self = Self::KEPT_REPORTS;
 }
 
 impl Default for ClusterLevel {

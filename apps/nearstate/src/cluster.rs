@@ -3,6 +3,7 @@
 mod demo;
 pub(crate) mod check;
 pub(crate) mod alarms;
+mod clock_skew;
 mod resources;
 mod outcome;
 pub(crate) mod show;
@@ -57,6 +58,9 @@ pub(crate) enum ClusterCommand {
         /// The host that this machine is: its certificate, directory and regions are checked too
         #[arg(long, value_name = "NAME")]
         host: Option<String>,
+        /// Also check regions of other users, which a node with `--any-owner` uses
+        #[arg(long)]
+        any_owner: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -181,10 +185,10 @@ pub(crate) enum ClusterCommand {
 pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
     let text = match command {
         ClusterCommand::Demo(args) => demo::run(&args)?,
-        ClusterCommand::Check { cluster, host, json } => {
+        ClusterCommand::Check { cluster, host, any_owner, json } => {
             let file = ClusterFile::read(&cluster)?;
             let host = host.map(|name| file.host(&name)).transpose()?;
-            let rows = check::all(&file, host);
+            let rows = check::all(&file, host, any_owner);
             print(&check::show(&file, &rows, json), out)?;
             return check::refuse_failed(&rows);
         }

@@ -103,7 +103,7 @@ fn serve_until_signal(
     }
     let region = attach(settings, &place)?;
     let lock = region_lock::acquire_single(&settings.region.path, settings.is_region_shared)?;
-    set_limits(&region, &settings.namespace_limits)?;
+    check_addresses(settings)?;
     let budget = memory_budget(settings, &place, region.bytes_max())?;
     report_memory(settings, budget);
     let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
@@ -123,6 +123,8 @@ fn serve_until_signal(
     })?;
     let config = config(settings, &place, tls, budget.core_bytes_max);
     let node = Node::start(&config, &region, &protocols)?;
+    // Not before: a node that does not start changes nothing of a region that exists.
+    set_limits(&region, &settings.namespace_limits)?;
     metrics.begin(node.metrics());
     if let Some(port) = announced_port(&config, &node) {
         server.set_port(port);

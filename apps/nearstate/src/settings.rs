@@ -9,10 +9,12 @@
 
 mod print;
 mod layers;
+mod bounded_read;
 mod table;
 mod closest;
 mod values;
 
+pub(crate) use bounded_read::read_bounded;
 pub(crate) use layers::{SettingLayers, SettingOrigin, read as read_text};
 pub(crate) use print::print;
 pub(crate) use table::{SETTINGS, Settings};

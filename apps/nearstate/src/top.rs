@@ -80,7 +80,7 @@ pub(crate) struct TopArgs {
     /// Print one interval and exit; fails if a requested source cannot be read
     #[arg(long)]
     once: bool,
-    /// Print one JSON object per interval and line
+    /// Print one line of JSON per interval: an object, or with --cluster a list of the hosts
     #[arg(long)]
     json: bool,
 }

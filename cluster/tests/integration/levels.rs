@@ -1,7 +1,7 @@
 //! The decided level: it only rises, commands that need a higher one have no effect, and a state
 //! above the first level is not read by programs that do not know levels.
 
-use crate::fixture::{PARTITION, whole};
+use crate::fixture::{PARTITION, held, report, whole};
 use nearstate_cluster::{
     Applied, ClusterLevel, ClusterState, Command, CommandRefusal, HostId, Monotonic, SnapshotError,
     ViewNumber,
@@ -52,6 +52,25 @@ fn a_command_has_no_effect_below_its_level() {
         finalize(&mut state, level);
         assert_eq!(state.apply(&command), applied);
     }
+}
+
+/// The operator's task looks first. A report may be ordered between its look and its command.
+#[test]
+fn from_level_5_on_a_partition_does_not_begin_anew_behind_a_report() {
+    let forced = |level| {
+        let mut state = whole(3, 2);
+        finalize(&mut state, level);
+        let view = state.group(PARTITION).unwrap().view();
+        state.apply(&Command::Exclude { partition: PARTITION, view });
+        let view = state.group(PARTITION).unwrap().view();
+        let reported = state.apply(&report(view.0, 2, held(1, 90)));
+        assert_eq!(reported, Applied::Reported(HostId(2)));
+        let host = HostId(3);
+        state.apply(&Command::ForceNew { partition: PARTITION, view, host })
+    };
+    assert_eq!(forced(5), Applied::Refused(CommandRefusal::HasReport));
+    // Programs of earlier levels decide so, and all hosts decide the same.
+    assert_eq!(forced(4), Applied::ForcedNew(HostId(3)));
 }
 
 #[test]

@@ -77,7 +77,8 @@ impl ClusterDriver {
             self.require_owned(partition)?;
         }
         let copy = self.copy(partition).filter(|_| goal.0.is_drain());
-        let goal = (self.possible(goal.0)?, goal.1);
+        let possible = self.possible(goal.0)?;
+        let goal = (self.staying(partition, possible, lease)?, goal.1);
         let draining = copy.as_ref().map(|copy| &copy.is_draining);
         let claim = draining.map(DrainClaim::take).transpose()?;
         let mut held = None;
@@ -204,6 +205,38 @@ impl ClusterDriver {
             | OperatorGoal::AcceptLoss(_)
             | OperatorGoal::ForceNew(_) => Ok(goal),
         }
+    }
+
+    /// A drain of which a host that is to leave the group cannot become the owner, if there is one:
+    /// as an owner it would stay. Of the others, the one with the longest copy is named.
+    fn staying(
+        &self,
+        partition: PartitionId,
+        goal: OperatorGoal,
+        lease: Lease,
+    ) -> Result<OperatorGoal> {
+        let is_named = match goal {
+            OperatorGoal::Drain => None,
+            OperatorGoal::DrainPreferring(host) => Some(host),
+            OperatorGoal::DrainTo(_) | OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_) => {
+                return Ok(goal);
+            }
+        };
+        let group = self.group(partition).filter(|group| !group.leaving().is_empty());
+        let Some(group) = group.filter(|_| self.level() >= ClusterLevel::HAND_OVERS) else {
+            return Ok(goal);
+        };
+        let heard = self.members_heard(partition, lease);
+        let stays = |host: &&HostId| group.can_take_over(**host);
+        // Of equal copies the first one of the group.
+        let longest = group.group().iter().rev().filter(stays).max_by_key(|host| heard.get(host));
+        let named = is_named.filter(|host| group.can_take_over(*host));
+        named.or(longest.copied()).map(OperatorGoal::DrainTo).ok_or_else(|| Error::BadArgument {
+            detail: "each other host with a complete copy is to leave the group, and as an owner \
+                     it would stay: wait until another copy counts (COUNTED in cluster status), \
+                     or let one stay (`nearstate cluster add NAME --partition`)"
+                .to_owned(),
+        })
     }
 
     /// What the members of an owned partition have that have answered in the last lease.

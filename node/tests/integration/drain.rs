@@ -10,7 +10,7 @@ use nearstate_model::{Error, Result};
 use nearstate_node::{ClusterNotice, EngineStatus, OperatorOutcome};
 use nearstate_store::{ReceiptState, Region};
 
-use crate::cluster_driver::{CommandLog, DrivenCluster, locked, status, until};
+use crate::cluster_driver::{CommandLog, DrivenCluster, PARTITION, locked, status, until};
 use crate::partition::{contents, ue};
 
 /// The keys of the writer.
@@ -109,6 +109,37 @@ fn a_drained_owner_keeps_its_records_and_counts_again() {
     drop(kept);
     cluster.run(3);
     cluster.assert_equal(301);
+}
+
+/// As an owner it would stay in the group, although the operator has removed it.
+#[test]
+fn a_drain_does_not_give_the_partition_to_a_host_that_is_to_leave() {
+    let cluster = DrivenCluster::start();
+    cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
+    cluster.write(1, 0..50, 100);
+    assert_eq!(cluster.owner_with(&[1, 2, 3]), 1);
+    // It leaves with its eviction, which is lost.
+    *locked(&cluster.log.loses_evictions) = true;
+    until("the host is to leave", || {
+        let group = cluster.host(1).driver.group(PARTITION).unwrap();
+        let (partition, revision, host) = (PARTITION, group.revision(), HostId(2));
+        let is_leaving = group.leaving().contains(&host);
+        if !is_leaving {
+            cluster.log.append(&Command::RemoveMember { partition, revision, host }.encode());
+        }
+        is_leaving
+    });
+    // Host 2 is the first of the group.
+    let mut outcome = drained(&cluster);
+    for _ in 0..TRIES {
+        // On a busy machine a member is late, and the owner stays.
+        if !matches!(outcome, Ok(OperatorOutcome::Refused(_))) {
+            break;
+        }
+        outcome = drained(&cluster);
+    }
+    let is_done = matches!(outcome, Ok(OperatorOutcome::Done { owner: HostId(3), .. }));
+    assert!(is_done, "{outcome:?}");
 }
 
 /// It hears no members, and no silent one is the reason.

@@ -187,6 +187,14 @@ fn request_within(path: &Path, request: &AdminRequest, silence_max: Duration) ->
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             Err(silent(path, has_begun))
         }
+        Err(error) if has_begun => {
+            let detail = format!(
+                "the node at {} had begun, and its reply did not come ({error}): it may have done \
+                 what it was asked, or may yet do it. Look before you repeat the command",
+                path.display()
+            );
+            Err(Error::Backend { detail })
+        }
         Err(error) => Err(failed(path, "talk to", &error)),
     }
 }
@@ -277,6 +285,23 @@ mod tests {
         client.read_to_string(&mut rest).unwrap();
         working.join().unwrap();
         assert_eq!(rest.trim(), r#"{"done":null}"#);
+    }
+
+    #[test]
+    fn a_node_that_has_begun_and_ends_may_have_done_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = socket_path(folder.path());
+        let listener = listen(&path).unwrap();
+        let node = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let _: AdminRequest = receive(&stream).unwrap();
+            say_alive(&stream).unwrap();
+        });
+        let error = request(&path, &AdminRequest::Init).unwrap_err();
+        node.join().unwrap();
+        // No other node is asked, and it is not repeated.
+        assert!(matches!(error, Error::Backend { .. }), "{error:?}");
+        assert!(error.to_string().contains("may yet do it"), "{error}");
     }
 
     #[test]

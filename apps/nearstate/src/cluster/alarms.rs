@@ -16,6 +16,10 @@ use super::resources;
 /// Cleared alarms that are kept.
 const CLEARED_MAX: usize = 64;
 
+/// A voter that has not answered the leader of the membership for so long raises an alarm. A
+/// heartbeat is some tens of milliseconds, and a node that is restarted at once is no loss.
+const VOTER_SILENT_MS: u64 = 5_000;
+
 /// A member that lags by more than this gives an alarm: a fail-over to it would take as long.
 const LAG_MS_MAX: u64 = 1000;
 
@@ -157,6 +161,10 @@ alarms! {
     DIRECTORY_NEARLY_FULL = "NS-5016" Major "directory-nearly-full"
         "The file system of `cluster.directory` has little room left. When it is full, this host \
          neither votes nor learns decisions. Make room there: the detail says how much is left.";
+    VOTER_SILENT = "NS-5017" Major "voter-silent"
+        "A voter has not answered the leader of the membership for five seconds: one loss less is \
+         survived. Start its node, or check the network. If it is lost, let another host vote \
+         (`nearstate cluster add`), and take its vote (`nearstate cluster remove`).";
 }
 
 /// A condition that holds.
@@ -211,6 +219,13 @@ pub(crate) fn raised(
         raise(NOT_CREATED, host, "no voters are known".to_owned());
     } else if engine.leader.is_none() && !engine.is_removed {
         raise(NO_LEADER, host, format!("{} hosts vote", engine.voters.len()));
+    }
+    // The leader raises it, of which there is one.
+    let silent = engine.unanswered_ms.iter().filter(|(_, ms)| **ms >= VOTER_SILENT_MS);
+    for (voter, ms) in silent {
+        let known = file.hosts.iter().find(|known| u64::from(known.id.0) == *voter);
+        let voter = known.map_or_else(|| voter.to_string(), |known| known.name.clone());
+        raise(VOTER_SILENT, voter, format!("no answer for {} s", ms / 1000));
     }
     for copy in &status.copies {
         if !engine.voters.is_empty() && copy.is_known {

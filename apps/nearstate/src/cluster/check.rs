@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use nearstate_membership::ask_for_report;
 use nearstate_model::{Error, Result};
 use nearstate_node::check_certificate;
-use nearstate_store::Region;
+use nearstate_store::{AttachOptions, Region, now_ms_coarse};
 use rustix::fs::{Access, OFlags, access};
 use serde_json::json;
 
+use super::clock_skew;
 use super::file::{ClusterFile, FileHost, FilePartition};
 use super::machine::KernelFiles;
 use super::member::membership_config;
@@ -37,13 +38,17 @@ const SYNCS: usize = 16;
 const SYNC_BYTES: usize = 4096;
 
 /// What is needed to start a host.
-pub(crate) fn of_start(file: &ClusterFile, host: &FileHost, kernel: &KernelFiles) -> Vec<CheckRow> {
+pub(crate) fn of_start(
+    (file, host): (&ClusterFile, &FileHost),
+    kernel: &KernelFiles,
+    any_owner: bool,
+) -> Vec<CheckRow> {
     let mut rows = kernel.rows();
     rows.extend(certificate(file, host));
     rows.extend(file.private_key(host).and_then(|key| private_key(&host.name, &key)));
     rows.push(directory(file, host));
     let own = file.partitions.iter().filter(|of| of.group.contains(&host.id));
-    rows.extend(own.map(|partition| region(file, host, partition)));
+    rows.extend(own.map(|partition| region((file, host), partition, any_owner)));
     rows
 }
 
@@ -60,10 +65,10 @@ pub(crate) fn refuse_failed(rows: &[CheckRow]) -> Result<()> {
 
 /// All checks that are possible here: those of a start if the host is given, and whether others
 /// can be reached.
-pub(crate) fn all(file: &ClusterFile, host: Option<&FileHost>) -> Vec<CheckRow> {
+pub(crate) fn all(file: &ClusterFile, host: Option<&FileHost>, any_owner: bool) -> Vec<CheckRow> {
     let kernel = KernelFiles::default();
     let mut rows = match host {
-        Some(host) => of_start(file, host, &kernel),
+        Some(host) => of_start((file, host), &kernel, any_owner),
         None => kernel.rows(),
     };
     if let Some(host) = host {
@@ -77,25 +82,31 @@ pub(crate) fn all(file: &ClusterFile, host: Option<&FileHost>) -> Vec<CheckRow> 
         let membership = reachable("membership address", other, other.membership);
         let is_passed = membership.outcome == RowOutcome::Passed;
         rows.push(membership);
-        rows.extend(host.filter(|_| is_passed).map(|host| accepts(file, host, other)));
+        rows.extend(host.filter(|_| is_passed).iter().flat_map(|host| accepts(file, host, other)));
     }
     rows
 }
 
 /// Whether another host takes this one for a member: by its certificate, its file and its settings.
-fn accepts(file: &ClusterFile, host: &FileHost, other: &FileHost) -> CheckRow {
+/// If it does, how far its clock is from the one of this host.
+fn accepts(file: &ClusterFile, host: &FileHost, other: &FileHost) -> Vec<CheckRow> {
+    let asked_ms = now_ms_coarse();
     let ask = || {
         let config = membership_config(file, host, file.tls(host)?)?;
         ask_for_report(config, other.id.0.into(), REPORT_MAX)
     };
     let row = |outcome, detail| CheckRow::new("membership", &other.name, outcome, detail);
     match ask() {
-        Ok(_) => row(RowOutcome::Passed, format!("it takes {} for a member", host.name)),
+        Ok(report) => {
+            let skew = clock_skew::check(&other.name, (asked_ms, now_ms_coarse()), &report);
+            let accepted = format!("it takes {} for a member", host.name);
+            std::iter::once(row(RowOutcome::Passed, accepted)).chain(skew).collect()
+        }
         Err(Error::Backend { detail }) => {
-            row(RowOutcome::Warning, format!("{detail}. Do both have the same cluster file?"))
+            vec![row(RowOutcome::Warning, format!("{detail}. Do both have the same cluster file?"))]
         }
         // The row of the certificate says more.
-        Err(error) => row(RowOutcome::Warning, error.to_string()),
+        Err(error) => vec![row(RowOutcome::Warning, error.to_string())],
     }
 }
 
@@ -176,14 +187,19 @@ fn writable(path: &Path) -> Result<String> {
     Ok(format!("{}{exists}", path.display()))
 }
 
-fn region(file: &ClusterFile, host: &FileHost, partition: &FilePartition) -> CheckRow {
+fn region(
+    (file, host): (&ClusterFile, &FileHost),
+    partition: &FilePartition,
+    any_owner: bool,
+) -> CheckRow {
     let path = file.region_file(host, partition);
     let check = || {
         if !path.exists() {
             return writable(path.parent().unwrap_or(Path::new("/")))
                 .map(|_| format!("{} will be created", path.display()));
         }
-        let bound = Region::attach(&path)?.session()?.bound_cluster()?;
+        let region = Region::attach_with(&path, &AttachOptions { any_owner })?;
+        let bound = region.session()?.bound_cluster()?;
         match bound {
             Some(id) if id != file.cluster_id() => Err(refused(
                 &path,

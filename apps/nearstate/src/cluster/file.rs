@@ -21,7 +21,7 @@ use nearstate_store::{NamespaceRules, ReplicationPolicy};
 use serde::Deserialize;
 
 use self::etcd::{EtcdFile, RawEtcd};
-use crate::settings::{parse_address, parse_time};
+use crate::settings::{parse_address, parse_time, read_bounded};
 
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -231,14 +231,13 @@ impl ClusterFile {
     /// # Errors
     /// `BadArgument`: what is wrong, and in which line if it is one of syntax.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        use std::io::Read as _;
-        let file = std::fs::File::open(path).map_err(|error| refused(path, error))?;
-        let mut text = String::new();
-        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
-        read.map_err(|error| refused(path, error))?;
-        if text.len() as u64 > FILE_BYTES_MAX {
+        let read = read_bounded(path, FILE_BYTES_MAX);
+        let bytes = read.map_err(|error| refused(path, error))?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(refused(path, "is larger than 1 MiB"));
         }
+        let text = String::from_utf8(bytes);
+        let text = text.map_err(|_| refused(path, "is not valid UTF-8"))?;
         Self::parse(&text).map_err(|what| refused(path, what))
     }
 

@@ -27,6 +27,7 @@ pub(crate) fn to_json(
     json!({
         "cluster": file.name,
         "host": host.name,
+        "clock_ms": nearstate_store::now_ms_coarse(),
         "applied": status.applied,
         "directory_bytes_free": directory.and_then(|space| space.bytes_free),
         "directory_known": directory.is_some(),
@@ -277,10 +278,17 @@ fn alarm_rows((statuses, now_ms): (&[Value], u64), with_cleared: bool) -> Vec<Ve
     rows
 }
 
-/// The alarms of all hosts, cleared ones included.
+/// The alarms of all hosts, cleared ones included, and the hosts whose alarms are not known.
 pub(crate) fn alarms(statuses: &[Value], now_ms: u64) -> String {
     let rows = alarm_rows((statuses, now_ms), true);
-    if rows.len() == 1 { "no alarm was raised\n".to_owned() } else { row::table(&rows) }
+    let mut out =
+        if rows.len() == 1 { "no alarm was raised\n".to_owned() } else { row::table(&rows) };
+    for status in statuses {
+        if let Some(reason) = status.get("unreachable").and_then(Value::as_str) {
+            let _ = writeln!(out, "not asked: {} ({reason})", field(status, "host"));
+        }
+    }
+    out
 }
 
 /// An event of a host's node, which begins with its time in milliseconds since 1970, for people.
@@ -300,7 +308,8 @@ pub(crate) fn events(answer: &Value) -> Result<String, String> {
     Ok(list.iter().filter_map(Value::as_str).map(|line| event(host, line) + "\n").collect())
 }
 
-/// The alarms of all hosts as JSON, each with its host.
+/// The alarms of all hosts as JSON, each with its host. A host that does not answer has an object
+/// with its name and the reason.
 pub(crate) fn alarms_json(statuses: &[Value]) -> Value {
     let of_host = |status: &Value| -> Vec<Value> {
         let host = field(status, "host");
@@ -311,7 +320,9 @@ pub(crate) fn alarms_json(statuses: &[Value]) -> Value {
             }
             alarm
         };
-        items(status, "alarms").map(with_host).collect()
+        let silent =
+            status.get("unreachable").map(|reason| json!({ "host": host, "unreachable": reason }));
+        items(status, "alarms").map(with_host).chain(silent).collect()
     };
     statuses.iter().flat_map(of_host).collect()
 }
@@ -419,5 +430,14 @@ mod tests {
         assert!(shown.contains("NS-5005") && !shown.contains("NS-5001"), "{shown}");
         assert!(alarms(std::slice::from_ref(&owner), NOW_MS).contains("NS-5001"));
         assert_eq!(alarms_json(&[owner])[0]["host"], "a");
+    }
+
+    #[test]
+    fn hosts_whose_alarms_are_not_known_are_named() {
+        let silent = json!({ "host": "c", "unreachable": "no reply in time" });
+        let all = [json!({ "host": "a", "alarms": [] }), silent.clone()];
+        let shown = alarms(&all, NOW_MS);
+        assert_eq!(shown, "no alarm was raised\nnot asked: c (no reply in time)\n");
+        assert_eq!(alarms_json(&all), json!([silent]));
     }
 }

@@ -27,7 +27,7 @@ use nearstate_membership::{EtcdEngine, MemberTls, MembershipConfig, RaftEngine};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClientTls, ClusterDriver, ConsensusEngine, DriverConfig, FileSystemSpace, Node, NodeConfig,
-    PeerListener, Protocol,
+    PeerListener, Protocol, check_tcp_address,
 };
 use nearstate_nudsf::{KeySource, NrfClient};
 use nearstate_observe::ObserveProtocol;
@@ -68,9 +68,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const WITNESS_BYTES: u64 = 64 << 20;
 
 /// Settings that a host of a cluster does not take, and what says it instead.
-const REPLACED: [(&str, &str); 14] = [
+const REPLACED: [(&str, &str); 16] = [
     ("listen", "partition.port of the cluster file"),
     ("unix", "nothing: a host of a cluster has no Unix socket for clients"),
+    ("unix_mode", "nothing: a host of a cluster has no Unix socket for clients"),
     ("region.path", "cluster.regions of the cluster file"),
     ("region.max", "partition.region_max of the cluster file"),
     ("region.several_nodes", "nothing: a host of a cluster has one node"),
@@ -80,6 +81,7 @@ const REPLACED: [(&str, &str); 14] = [
     ("peer.namespaces", "cluster.namespaces of the cluster file"),
     ("peer.keep", "nothing: a cluster keeps what its members need"),
     ("peer.followers_max", "the groups of the cluster file"),
+    ("peer.insecure", "cluster.insecure of the cluster file"),
     ("nudsf.listen", "partition.nudsf_port of the cluster file"),
     ("nudsf.tls_listen", "partition.nudsf_tls_port of the cluster file"),
     ("resp.sentinel_masters", "the partitions of the cluster file"),
@@ -138,10 +140,12 @@ impl ClusterHost<'_> {
     pub(super) fn serve(&self, path: &Path, name: &str, begin: Instant) -> Result<()> {
         let file = Arc::new(ClusterFile::read(path)?);
         let host = file.host(name)?.clone();
-        let rows = check::of_start(&file, &host, &KernelFiles::default());
+        let rows =
+            check::of_start((&file, &host), &KernelFiles::default(), self.settings.is_any_owner);
         check::refuse_failed(&rows)?;
         self.refuse_replaced()?;
         let tls = self.check_settings(&file, &host)?;
+        self.check_addresses(&host)?;
         for row in rows.iter().filter(|row| row.outcome == RowOutcome::Warning) {
             let fields: &log::LogFields<'_> = &[("check", &row.check), ("detail", &row.detail)];
             log::emit(log::CLUSTER_CHECK, fields);
@@ -187,6 +191,16 @@ impl ClusterHost<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the addresses of this host are free, before it takes part in its cluster: one
+    /// that then ends is a lost host. Those of partitions are needed when it owns them (NS-5010).
+    fn check_addresses(&self, host: &FileHost) -> Result<()> {
+        let pages = self.page_settings();
+        let all = pages.metrics.iter().chain(&pages.sentinel_listen);
+        let all = [host.peer, host.membership].into_iter().chain(all.copied());
+        // Port 0 is one that is free.
+        all.filter(|address| address.port() != 0).try_for_each(check_tcp_address)
     }
 
     /// Checks all settings, before anything is created. Returns the certificates for clients.
@@ -423,7 +437,12 @@ impl ClusterHost<'_> {
             copy.region.clone()
         } else {
             let path = report.file.directory(&report.host).join("witness.region");
-            let options = CreateOptions { bytes_max: WITNESS_BYTES, ..CreateOptions::default() };
+            let options = CreateOptions {
+                bytes_max: WITNESS_BYTES,
+                mode: self.settings.region_mode.0,
+                any_owner: self.settings.is_any_owner,
+                ..CreateOptions::default()
+            };
             Region::attach_or_create(&path, &options)?
         };
         let budget = memory_budget(&settings, &self.place, region.bytes_max())?;
@@ -549,4 +568,24 @@ fn start(
         files: BTreeMap::new(),
         listener,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::SETTINGS;
+
+    #[test]
+    fn settings_of_peers_and_of_unix_sockets_are_refused() {
+        let are_replaced = |name: &str| name.starts_with("peer.") || name.starts_with("unix");
+        let names = SETTINGS.iter().map(|spec| spec.name);
+        let missing: Vec<_> = names
+            .filter(|name| are_replaced(name))
+            .filter(|name| !REPLACED.iter().any(|(replaced, _)| replaced == name))
+            .collect();
+        assert_eq!(missing, Vec::<&str>::new());
+        for (name, _) in REPLACED {
+            assert!(SETTINGS.iter().any(|spec| spec.name == name), "{name} is no setting");
+        }
+    }
 }

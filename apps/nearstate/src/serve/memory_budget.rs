@@ -111,6 +111,13 @@ impl MemoryDemand {
 
     fn too_little(&self, limit: &MemoryLimit, needed: u64, (core, pubsub): (u64, u64)) -> Error {
         let mib = |bytes: u64| format!("{} MiB", bytes.div_ceil(1 << 20));
+        // As it was set: rounded, it could be more than what is needed.
+        let exact = |bytes: u64| match bytes {
+            0 => "0 bytes".to_owned(),
+            _ if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+            _ if bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+            _ => format!("{bytes} bytes"),
+        };
         let Self { region, cores, connections_max, rings_max, .. } = self;
         Error::BadArgument {
             detail: format!(
@@ -119,7 +126,7 @@ impl MemoryDemand {
                  {rings_max} rings {}, process {}; raise the memory limit, or lower region.max \
                  (in a cluster partition.region_max), cores, limits.core_bytes_max, \
                  resp.pubsub_bytes_max or limits.connections_max, or set limits.memory_max",
-                mib(limit.bytes),
+                exact(limit.bytes),
                 limit.origin,
                 mib(needed),
                 mib(*region),
@@ -192,6 +199,14 @@ mod tests {
         let budget = DEMAND.divide(Some(&limit(2048 * MIB))).unwrap();
         assert!(budget.core_bytes_max >= 129 * MIB, "the largest value is stored: {budget:?}");
         assert!(budget.pubsub_bytes_max >= 128 * MIB, "{budget:?}");
+    }
+
+    #[test]
+    fn a_limit_that_is_too_small_is_named_as_it_was_set() {
+        for (bytes, text) in [(4096, "4 KiB"), (1 << 20, "1 MiB"), (1000, "1000 bytes")] {
+            let said = DEMAND.divide(Some(&limit(bytes))).unwrap_err().to_string();
+            assert!(said.contains(&format!("the memory limit of {text} (")), "{said}");
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use nearstate_model::{Error, Result};
@@ -12,6 +11,7 @@ use nearstate_model::{Error, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::bounded_read::read_bounded;
 use super::closest::closest;
 use super::table::{RENAMED, RawSettings, SETTINGS, SettingSpec, variable_of};
 use super::values::SettingValue;
@@ -291,13 +291,11 @@ fn own_variables(
 
 /// Reads a whole file of settings or of users.
 pub(crate) fn read(path: &Path) -> Result<String> {
-    let failure = |e: std::io::Error| Error::System {
-        detail: format!("cannot read {}", path.display()),
-        errno: e.raw_os_error().unwrap_or(0),
+    let failure = |e: std::io::Error| match e.raw_os_error() {
+        Some(errno) => Error::System { detail: format!("cannot read {}", path.display()), errno },
+        None => invalid(&path.display(), &e.to_string()),
     };
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(failure)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failure)?;
+    let bytes = read_bounded(path, FILE_BYTES_MAX).map_err(failure)?;
     let path = path.display();
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(invalid(&path, "the file is larger than 1 MiB: check the path"));

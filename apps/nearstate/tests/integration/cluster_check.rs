@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cluster::{cluster_file, own_ips};
 use crate::fixture::{Folder, NEARSTATE, free_ports, rejected};
+use crate::serve::ownership::may_give_away;
 use crate::serve::tls::{Authority, SignedCertificate};
 
 /// A folder with the file of a cluster whose hosts have certificates.
@@ -117,6 +118,38 @@ fn regions_that_do_not_fit_into_the_memory_are_refused_before_they_are_created()
     assert!(refused.contains("the memory limit of 200 MiB (limits.memory_max)"), "{refused}");
     assert!(refused.contains("region 64 MiB"), "{refused}");
     assert!(!place.folder.path("a-amf").exists());
+}
+
+/// It would have a vote and a copy, and be lost at once.
+#[test]
+fn a_host_whose_page_address_is_taken_takes_no_part_in_its_cluster() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let before = names(&place.folder.path(""));
+    for flag in ["--metrics-listen", "--resp-sentinel-listen"] {
+        let refused = rejected(place.command(&["serve", "--cores", "1"]).args([flag, &address]));
+        assert!(refused.contains(&format!("cannot listen on {address}")), "{flag}: {refused}");
+        assert_eq!(names(&place.folder.path("")), before, "{flag}: nothing was created");
+    }
+}
+
+#[test]
+fn a_region_of_another_user_is_checked_and_used_only_if_that_is_allowed() {
+    let place = Place::new();
+    if !may_give_away(&place.folder) {
+        return;
+    }
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&place.folder.path("a-amf"), &options).unwrap());
+    std::os::unix::fs::chown(place.folder.path("a-amf"), Some(54_321), None).unwrap();
+    place.refuses("region", "belongs to user 54321");
+    let allowed = place.command(&["cluster", "check", "--any-owner"]).output().unwrap();
+    assert!(allowed.status.success(), "{}", String::from_utf8_lossy(&allowed.stderr));
+    // The setting is read behind that check: the next refusal is another one.
+    let mut command = place.command(&["serve", "--cores", "1", "--any-owner=true"]);
+    let refused = rejected(command.args(["--limits-memory-max", "200MiB"]));
+    assert!(refused.contains("the memory limit of 200 MiB"), "{refused}");
 }
 
 #[test]

@@ -187,6 +187,13 @@ fn etcd_orders_the_decisions_of_a_fail_over() {
     assert_eq!(group(&hosts).as_array().unwrap().len(), 2, "{}", group(&hosts));
     until("it is added", || hosts.cluster(&change("add")).is_some());
     hosts.until_all_count();
+    // And a hand-over: without its name, another host than this last one of the group is next.
+    let drain = ["drain", "--host", NAMES[owner], "--to", "a"];
+    until("the named host owns the partition", || {
+        hosts.cluster(&drain).is_some() || hosts.owner() == Some(0)
+    });
+    until("it has a lease", || hosts.owner() == Some(0));
+    assert_eq!(hosts.clients(0).ask(&["GET", "key"]), "2");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! `nearstate serve` as a process: settings, access control, shutdown, restart, metrics.
 
-mod ownership;
+pub(crate) mod ownership;
 mod restart;
 mod security;
 pub(crate) mod tls;
 mod top;
+
+use nearstate_store::{CreateOptions, Region};
 
 use crate::fixture::{Client, Folder, Node, http, rejected, serve, start, until};
 use std::fs;
@@ -81,6 +83,35 @@ fn an_address_that_is_taken_creates_no_region() {
         let output = rejected(command.args([flag, &address]));
         assert!(output.contains(&format!("cannot listen on {address}")), "{flag}: {output}");
         assert!(!folder.path("r").exists(), "{flag}");
+    }
+}
+
+#[test]
+fn a_node_that_does_not_start_changes_nothing_of_a_region_that_exists() {
+    let folder = Folder::new();
+    let path = folder.path("r");
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&path, &options).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let socket = folder.path("socket");
+    let _other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let socket = socket.to_str().unwrap();
+    for more in [
+        ["--listen", &address, "--unix", ""],
+        ["--listen", "127.0.0.1:0", "--unix", socket],
+        ["--peer", &address, "--unix", ""],
+        ["--unix", "", "--limits-memory-max", "4KiB"],
+    ] {
+        let mut command = serve(&path);
+        if !more.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        command.args(["--namespace-limits", "tenant hard=1MiB"]);
+        let output = rejected(command.args(more));
+        assert!(!output.contains("the memory limit of 1 MiB"), "{more:?}: {output}");
+        let session = region.session().unwrap();
+        assert_eq!(session.known_namespace("tenant").unwrap(), None, "{more:?}: {output}");
     }
 }
 

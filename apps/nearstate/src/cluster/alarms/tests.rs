@@ -78,6 +78,13 @@ fn each_condition_raises_its_alarm() {
     assert_eq!(ids(lag(None)), Vec::<&str>::new());
     assert_eq!(ids(|status| status.engine.failure = Some("disk".to_owned())), ["NS-5006"]);
     assert_eq!(ids(|status| status.engine.leader = None), ["NS-5007"]);
+    let silent = |ms| {
+        move |status: &mut ClusterStatus| {
+            status.engine.unanswered_ms = [(2, 40), (3, ms)].into();
+        }
+    };
+    assert_eq!(ids(silent(4999)), Vec::<&str>::new());
+    assert_eq!(ids(silent(5000)), ["NS-5017"]);
     assert_eq!(ids(|status| status.copies[0].bytes_free = 10), Vec::<&str>::new());
     assert_eq!(ids(|status| status.copies[0].bytes_free = 9), ["NS-5008"]);
     assert_eq!(ids(|status| status.engine.voters = BTreeSet::new()), ["NS-5011"]);

@@ -52,6 +52,11 @@ impl HostEvents {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps an event of the log.
+    fn record(&self, event: &log::LogEvent, text: &str) {
+        self.push(format!("{} {} {text}", nearstate_store::now_ms_coarse(), event.id));
+    }
+
     fn push(&self, line: String) {
         let events = &mut self.lock().events;
         if events.len() >= EVENTS_KEPT {
@@ -92,18 +97,47 @@ impl HostEvents {
         }
     }
 
-    /// Notes that a copy could not be used. Returns whether that has lasted for some time.
-    fn copy_failed(&self, partition: PartitionId, reason: &str) -> bool {
+    /// Notes that a copy could not be used. Returns whether that has lasted for some time, and
+    /// whether it had not before.
+    fn note_failure(&self, partition: PartitionId, reason: &str) -> (bool, bool) {
         let failed = &mut self.lock().failed;
-        let failure = CopyFailure::after(failed.remove(&partition), Instant::now(), reason);
-        failed.entry(partition).or_insert(failure).stays()
+        let before = failed.remove(&partition);
+        let has_stayed = before.as_ref().is_some_and(CopyFailure::stays);
+        let failure = CopyFailure::after(before, Instant::now(), reason);
+        let stays = failed.entry(partition).or_insert(failure).stays();
+        (stays, stays && !has_stayed)
+    }
+
+    /// Logs that a copy could not be used, and notes it for the alarms.
+    pub(super) fn copy_failed(&self, (file, partition): (&ClusterFile, PartitionId), reason: &str) {
+        let (stays, is_new) = self.note_failure(partition, reason);
+        let name = file.partition_name(partition);
+        let fields: &log::LogFields<'_> = &[("partition", &name), ("reason", &reason)];
+        log::emit(if stays { log::CLUSTER_COPY_FAILED } else { log::COPY_RETRIED }, fields);
+        if is_new {
+            self.record(log::CLUSTER_COPY_FAILED, &format!("partition={name} {reason}"));
+        }
+    }
+
+    /// A copy that could not be opened is open.
+    pub(super) fn copy_opened(&self, partition: PartitionId) {
+        self.lock().failed.remove(&partition);
+    }
+
+    /// A copy that cannot be used for some time already, and why.
+    pub(super) fn failed_copy(&self, file: &ClusterFile) -> Option<String> {
+        let (inner, now) = (self.lock(), Instant::now());
+        let mut failed = inner.failed.iter();
+        let (of, failure) = failed.find(|(_, failure)| failure.stays() && !failure.is_over(now))?;
+        let partition = file.partition_name(*of);
+        Some(format!("the copy of {partition} cannot be used: {}", failure.reason))
     }
 
     /// Whether the path of a copy names its file.
     pub(super) fn set_file(&self, partition: PartitionId, path: &str, is_present: bool) {
         let event = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
         log::emit(event, &[("path", &path)]);
-        self.push(format!("{} {} {path}", nearstate_store::now_ms_coarse(), event.id));
+        self.record(event, path);
         let gone = &mut self.lock().files_gone;
         _ = if is_present {
             gone.remove(&partition)
@@ -196,12 +230,12 @@ pub(super) fn notices(
             }
         }
         ClusterNotice::Failed { partition, reason } => {
-            copy_failed((&file, *partition), reason, &host_events);
+            host_events.copy_failed((&file, *partition), reason);
         }
         ClusterNotice::CopiedFile { partition: of } => {
-            let (partition, ms) = (file.partition_name(*of), nearstate_store::now_ms_coarse());
+            let partition = file.partition_name(*of);
             log::emit(log::REGION_COPIED, &[("partition", &partition)]);
-            host_events.push(format!("{ms} {} {partition}", log::REGION_COPIED.id));
+            host_events.record(log::REGION_COPIED, &partition);
         }
         ClusterNotice::StoppedHolder { partition, stopped } => {
             stopped_holder(&file.partition_name(*partition), stopped, &host_events);
@@ -211,8 +245,7 @@ pub(super) fn notices(
         }
         ClusterNotice::EngineFailed { reason } => {
             log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
-            let ms = nearstate_store::now_ms_coarse();
-            host_events.push(format!("{ms} {} {reason}", log::MEMBERSHIP_FAILED.id));
+            host_events.record(log::MEMBERSHIP_FAILED, reason);
         }
         ClusterNotice::Panicked { thread } => {
             exit_after(log::CLUSTER_THREAD_FAILED, &[("thread", thread)]);
@@ -226,36 +259,23 @@ pub(super) fn notices(
         ClusterNotice::Removed { is_removed } => {
             let event = if *is_removed { log::HOST_REMOVED } else { log::HOST_VOTES_AGAIN };
             log::emit(event, &[]);
-            host_events.push(format!(
-                "{} {} {}",
-                nearstate_store::now_ms_coarse(),
-                event.id,
-                event.message
-            ));
+            host_events.record(event, event.message);
             for partition in file.partitions.iter().filter(|_| *is_removed) {
                 drop(messages.try_send(MainThreadMessage::Released(partition.id)));
             }
         }
-        ClusterNotice::EngineRecovered => log::emit(log::MEMBERSHIP_RECOVERED, &[]),
+        ClusterNotice::EngineRecovered => {
+            let event = log::MEMBERSHIP_RECOVERED;
+            log::emit(event, &[]);
+            host_events.record(event, event.message);
+        }
     })
-}
-
-fn copy_failed(
-    (file, partition): (&ClusterFile, PartitionId),
-    reason: &str,
-    host_events: &HostEvents,
-) {
-    let stays = host_events.copy_failed(partition, reason);
-    let name = file.partition_name(partition);
-    let fields: &log::LogFields<'_> = &[("partition", &name), ("reason", &reason)];
-    log::emit(if stays { log::CLUSTER_COPY_FAILED } else { log::COPY_RETRIED }, fields);
 }
 
 fn drain_undecided(partition: &str, reason: &str, host_events: &HostEvents) {
     let fields: &log::LogFields<'_> = &[("partition", &partition), ("reason", &reason)];
     log::emit(log::DRAIN_UNDECIDED, fields);
-    let (ms, id) = (nearstate_store::now_ms_coarse(), log::DRAIN_UNDECIDED.id);
-    host_events.push(format!("{ms} {id} partition={partition} {reason}"));
+    host_events.record(log::DRAIN_UNDECIDED, &format!("partition={partition} {reason}"));
 }
 
 fn stopped_holder(partition: &str, stopped: &StoppedHolder, host_events: &HostEvents) {
@@ -270,9 +290,8 @@ fn stopped_holder(partition: &str, stopped: &StoppedHolder, host_events: &HostEv
         ("reason", &reason),
     ];
     log::emit(event, fields);
-    let ms = nearstate_store::now_ms_coarse();
     let (pid, name) = (process.pid, &process.name);
-    host_events.push(format!("{ms} {} partition={partition} {pid} ({name}) {reason}", event.id));
+    host_events.record(event, &format!("partition={partition} {pid} ({name}) {reason}"));
 }
 
 fn happened(file: &ClusterFile, event: &ClusterEvent, host_events: &HostEvents) {
@@ -281,9 +300,8 @@ fn happened(file: &ClusterFile, event: &ClusterEvent, host_events: &HostEvents) 
     let fields: &log::LogFields<'_> =
         &[("partition", &partition), ("view", &view), ("detail", &detail)];
     log::emit(log_event, fields);
-    let (ms, id) = (nearstate_store::now_ms_coarse(), event.kind.id());
-    host_events
-        .push(format!("{ms} {} {id} partition={partition} view={view} {detail}", log_event.id));
+    let id = event.kind.id();
+    host_events.record(log_event, &format!("{id} partition={partition} view={view} {detail}"));
     host_events.count(event);
 }
 
@@ -308,5 +326,54 @@ fn described(file: &ClusterFile, kind: ClusterEventKind) -> (&'static log::LogEv
         ClusterEventKind::Degrading(_) => (log::CLUSTER_DEGRADING, "asked for".to_owned()),
         ClusterEventKind::Admitting(member, _) => (log::CLUSTER_ADMITTING, host(member)),
         ClusterEventKind::Fork(member) => (log::CLUSTER_FORK, host(member)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::alarms::tests::healthy;
+    use crate::cluster::file::tests::GOOD;
+
+    fn ids(events: &HostEvents) -> Vec<String> {
+        let lines = events.events().into_iter();
+        lines.map(|line| line.split(' ').nth(1).unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_membership_that_works_again_is_an_event() {
+        let file = Arc::new(ClusterFile::parse(GOOD).unwrap());
+        let (messages, _received) = std::sync::mpsc::sync_channel(1);
+        let events = Arc::new(HostEvents::default());
+        let notices = notices(file, messages, Arc::clone(&events));
+        notices(&ClusterNotice::EngineFailed { reason: "no disk".to_owned() });
+        notices(&ClusterNotice::EngineRecovered);
+        assert_eq!(ids(&events), [log::MEMBERSHIP_FAILED.id, log::MEMBERSHIP_RECOVERED.id]);
+    }
+
+    #[test]
+    fn a_copy_that_stays_of_no_use_is_an_event_an_alarm_and_not_ready() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let (partition, events) = (PartitionId(1), HostEvents::default());
+        let alarms = || {
+            events.update_alarms((&file, &file.hosts[0]), &healthy());
+            let alarms = events.alarms();
+            alarms.active().map(|(kind, _)| kind.id).filter(|id| *id == "NS-5009").count()
+        };
+        events.copy_failed((&file, partition), "view 4 has ended");
+        assert_eq!((ids(&events).len(), alarms(), events.failed_copy(&file)), (0, 0, None));
+        // It began some time ago.
+        let earlier = Instant::now().checked_sub(std::time::Duration::from_secs(2)).unwrap();
+        let first = CopyFailure::after(None, earlier, "the file cannot be opened");
+        events.lock().failed.insert(partition, first);
+        for _ in 0..3 {
+            events.copy_failed((&file, partition), "the file cannot be opened");
+        }
+        assert_eq!(ids(&events), [log::CLUSTER_COPY_FAILED.id], "once");
+        assert_eq!(alarms(), 1);
+        let reason = events.failed_copy(&file).unwrap();
+        assert_eq!(reason, "the copy of amf cannot be used: the file cannot be opened");
+        events.copy_opened(partition);
+        assert_eq!((alarms(), events.failed_copy(&file)), (0, None));
     }
 }

@@ -37,7 +37,9 @@ impl ObserveSource for ClusterMetrics {
     }
 
     fn readiness(&self) -> Result<(), String> {
-        unready(&self.report.file, &self.driver.status()).map_or(Ok(()), Err)
+        let (file, status) = (&self.report.file, self.driver.status());
+        let unready = unready(file, &status).or_else(|| self.report.host_events.failed_copy(file));
+        unready.map_or(Ok(()), Err)
     }
 }
 
@@ -109,7 +111,7 @@ impl Collector for ClusterSample {
         let labels = [("cluster", file.name.clone()), ("host", host.name.clone())];
         let help = "Constant 1, labelled with the names of the cluster and the host.";
         gauges(to, "host_info", help, [(labels, 1_u64)])?;
-        Self::membership(status, to)?;
+        Self::membership((file, status), to)?;
         let name = |copy: &CopyStatus| file.partition_name(PartitionId(copy.partition));
         let of_copies = |value: &dyn Fn(&CopyStatus) -> u64| {
             let copies = status.copies.iter();
@@ -136,7 +138,10 @@ impl Collector for ClusterSample {
 }
 
 impl ClusterSample {
-    fn membership(status: &ClusterStatus, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn membership(
+        (file, status): (&ClusterFile, &ClusterStatus),
+        to: &mut DescriptorEncoder<'_>,
+    ) -> fmt::Result {
         let engine = &status.engine;
         let help = "Index of the last command that this host has applied.";
         gauge(to, "membership_applied", help, engine.applied)?;
@@ -144,7 +149,13 @@ impl ClusterSample {
         let help = "1 if this host knows a leader of the membership.";
         gauge(to, "membership_led", help, u64::from(engine.leader.is_some()))?;
         let help = "1 if the membership has stopped on this host.";
-        gauge(to, "membership_failed", help, u64::from(engine.failure.is_some()))
+        gauge(to, "membership_failed", help, u64::from(engine.failure.is_some()))?;
+        let voters = file.hosts.iter().filter_map(|host| {
+            let ms = engine.unanswered_ms.get(&host.id.0.into())?;
+            Some(([("voter", host.name.clone())], seconds(ms * 1_000_000)))
+        });
+        let help = "Time since the last answer of a voter, on the leader of the membership.";
+        gauges(to, "voter_silent_seconds", help, voters)
     }
 
     /// The members of owned partitions.

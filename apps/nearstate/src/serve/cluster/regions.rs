@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nearstate_cluster::PartitionId;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_node::CopyConfig;
 use nearstate_store::{CreateOptions, Region};
 
@@ -123,21 +123,20 @@ impl ClusterHost<'_> {
             running.driver.open_copy(&copy.config(), &running.listener)?;
             Ok(copy)
         });
-        let log_failure = |reason: &Error| {
-            let fields: &log::LogFields<'_> = &[("partition", &known.name), ("reason", reason)];
-            log::emit(log::CLUSTER_COPY_FAILED, fields);
-        };
         match opened {
             Ok(copy) => {
+                report.host_events.copy_opened(partition);
                 // The driver has it, so it stays open.
                 if let Err(reason) = running.watch_file(&copy) {
-                    log_failure(&reason);
+                    let fields: &log::LogFields<'_> =
+                        &[("partition", &known.name), ("reason", &reason)];
+                    log::emit(log::CLUSTER_COPY_FAILED, fields);
                 }
                 running.copies.push(copy);
                 true
             }
             Err(reason) => {
-                log_failure(&reason);
+                report.host_events.copy_failed((file, partition), &reason.to_string());
                 false
             }
         }

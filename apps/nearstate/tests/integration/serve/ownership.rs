@@ -13,7 +13,7 @@ use crate::fixture::{Folder, NEARSTATE, free_ports, http, own_ip, rejected, serv
 const OTHER: u32 = 54_321;
 
 /// Only root can give a file to another user. False, with the reason printed, without it.
-fn may_give_away(folder: &Folder) -> bool {
+pub(crate) fn may_give_away(folder: &Folder) -> bool {
     let tried = folder.path("given-away");
     fs::write(&tried, "").unwrap();
     let done = chown(&tried, Some(OTHER), None);
