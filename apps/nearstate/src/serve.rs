@@ -31,7 +31,7 @@ use crate::log;
 use crate::settings::{
     LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, SettingLayers, Settings, print,
 };
-use memory_budget::{MemoryBudget, MemoryDemand};
+use memory_budget::{MemoryBudget, MemoryDemand, file_bytes};
 use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
 use nudsf::{NudsfParts, ServerTls};
@@ -263,9 +263,9 @@ fn memory_budget(
     place: &NodePlace,
     region_bytes: u64,
 ) -> Result<MemoryBudget> {
-    let is_in_memory = memory_limit::is_in_memory(&settings.region.path);
+    let path = &settings.region.path;
     let demand = MemoryDemand {
-        region: if is_in_memory { region_bytes } else { 0 },
+        region: if memory_limit::is_in_memory(path) { file_bytes(path, region_bytes) } else { 0 },
         cores: Node::core_count(place.cores(settings))? as u64,
         connections_max: settings.connections_max.0.into(),
         rings_max: settings.rings_max.0 as u64,

@@ -262,7 +262,7 @@ mod tests {
 
     fn service(config: &Arc<MembershipConfig>) -> MemberService {
         let reporter = Arc::new(Reporter::start(Arc::clone(&config.report)).unwrap());
-        MemberService { config: Arc::clone(config), reporter, raft: None }
+        MemberService { config: Arc::clone(config), reporter, heard: Arc::default(), raft: None }
     }
 
     async fn hello(address: SocketAddr, config: &MembershipConfig, from: u64) -> TcpStream {

@@ -8,6 +8,9 @@
 //! The first line is fixed by the settings. Of the rest, messages of subscribers get a quarter and
 //! the cores three quarters, unless these are set as well.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use nearstate_model::{Error, Result};
 
 use super::memory_limit::MemoryLimit;
@@ -34,10 +37,30 @@ const RING_BYTES: u64 = 132 << 10;
 /// Memory of the process besides: code, stacks, metrics, tracked keys, failed authentications.
 const PROCESS_BYTES: u64 = 96 << 20;
 
+/// Bytes of the heap that one row of the tables describes, and bytes of such a row: word and bitmap
+/// of a chunk.
+const CHUNK_BYTES: u64 = 256 << 10;
+const CHUNK_TABLE_BYTES: u64 = 520;
+
+/// Memory of the other tables: a thousand sessions (4 KiB) and three thousand namespaces (1 KiB).
+const TABLE_BYTES: u64 = 8 << 20;
+
+/// The unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
+/// What the file of a region may occupy when its heap is full. Tables are allocated when sessions
+/// and namespaces use them, unless the region was created with all its memory: then they occupy
+/// 132 MiB.
+pub(crate) fn file_bytes(path: &Path, heap_bytes: u64) -> u64 {
+    let allocated = std::fs::metadata(path).map_or(0, |file| file.blocks() * BLOCK_BYTES);
+    let chunk_tables = heap_bytes.div_ceil(CHUNK_BYTES).saturating_mul(CHUNK_TABLE_BYTES);
+    heap_bytes.saturating_add(chunk_tables).saturating_add(TABLE_BYTES).max(allocated)
+}
+
 /// What the settings say about memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryDemand {
-    /// The region's size, 0 if it is not in memory.
+    /// What the region's file may occupy, 0 if it is not in memory.
     pub(crate) region: u64,
     pub(crate) cores: u64,
     pub(crate) connections_max: u64,
@@ -143,12 +166,13 @@ impl MemoryDemand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearstate_store::{CreateOptions, Region};
 
     const MIB: u64 = 1 << 20;
 
     /// The defaults with two cores.
     const DEMAND: MemoryDemand = MemoryDemand {
-        region: 1024 * MIB,
+        region: 1034 * MIB + 32 * 1024,
         cores: 2,
         connections_max: 20_000,
         rings_max: 1024,
@@ -202,11 +226,29 @@ mod tests {
     }
 
     #[test]
+<<<<<<< HEAD
     fn a_limit_that_is_too_small_is_named_as_it_was_set() {
         for (bytes, text) in [(4096, "4 KiB"), (1 << 20, "1 MiB"), (1000, "1000 bytes")] {
             let said = DEMAND.divide(Some(&limit(bytes))).unwrap_err().to_string();
             assert!(said.contains(&format!("the memory limit of {text} (")), "{said}");
         }
+=======
+    fn the_tables_of_a_region_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let region_bytes = |populate: bool| {
+            let path = folder.path().join(format!("region-{populate}"));
+            let bytes_max = 64 * MIB;
+            let options = CreateOptions { bytes_max, populate, ..CreateOptions::default() };
+            let region = Region::create(&path, &options).unwrap();
+            let file = std::fs::metadata(&path).unwrap();
+            (file_bytes(&path, region.bytes_max()), file.len())
+        };
+        let (on_demand, length) = region_bytes(false);
+        assert!((64 * MIB..80 * MIB).contains(&on_demand), "{on_demand} of {length}");
+        let (full, length) = region_bytes(true);
+        assert!(full >= length, "{full} of {length}");
+        assert_eq!(file_bytes(&folder.path().join("none"), 1024 * MIB), DEMAND.region);
+>>>>>>> docs
     }
 
     #[test]

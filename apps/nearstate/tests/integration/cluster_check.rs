@@ -116,7 +116,7 @@ fn regions_that_do_not_fit_into_the_memory_are_refused_before_they_are_created()
     let mut command = place.command(&["serve", "--cores", "1"]);
     let refused = rejected(command.args(["--limits-memory-max", "200MiB"]));
     assert!(refused.contains("the memory limit of 200 MiB (limits.memory_max)"), "{refused}");
-    assert!(refused.contains("region 64 MiB"), "{refused}");
+    assert!(refused.contains("region 73 MiB"), "{refused}");
     assert!(!place.folder.path("a-amf").exists());
 }
 

@@ -283,7 +283,7 @@ fn limits_are_derived_from_the_memory_limit_or_rejected() {
     let little = ["--limits-memory-max", "300MiB"];
     let output = rejected(&mut command("128MiB", &little));
     assert!(output.contains("the memory limit of 300 MiB (limits.memory_max)"), "{output}");
-    assert!(output.contains("region 128 MiB, 2 cores with 32 MiB each"), "{output}");
+    assert!(output.contains("region 137 MiB, 2 cores with 32 MiB each"), "{output}");
     assert!(!folder.path("r").exists(), "a rejected start creates nothing");
     let more = ["--limits-memory-max", "1GiB", "--limits-core-bytes-max", "1GiB"];
     assert!(rejected(&mut command("128MiB", &more)).contains("limits.core_bytes_max"));
@@ -294,7 +294,7 @@ fn limits_are_derived_from_the_memory_limit_or_rejected() {
     drop(node);
     // The region keeps its size.
     let output = rejected(&mut command("64MiB", &little));
-    assert!(output.contains("region 128 MiB"), "{output}");
+    assert!(output.contains("region 137 MiB"), "{output}");
     let node = start(&mut command("128MiB", &["--limits-memory-max", "none"]));
     assert!(!node.log().contains("NS-1010"), "{}", node.log());
 }
