@@ -226,13 +226,14 @@ mod tests {
     }
 
     #[test]
-<<<<<<< HEAD
     fn a_limit_that_is_too_small_is_named_as_it_was_set() {
         for (bytes, text) in [(4096, "4 KiB"), (1 << 20, "1 MiB"), (1000, "1000 bytes")] {
             let said = DEMAND.divide(Some(&limit(bytes))).unwrap_err().to_string();
             assert!(said.contains(&format!("the memory limit of {text} (")), "{said}");
         }
-=======
+    }
+
+    #[test]
     fn the_tables_of_a_region_count() {
         let folder = tempfile::tempdir().unwrap();
         let region_bytes = |populate: bool| {
@@ -248,7 +249,6 @@ mod tests {
         let (full, length) = region_bytes(true);
         assert!(full >= length, "{full} of {length}");
         assert_eq!(file_bytes(&folder.path().join("none"), 1024 * MIB), DEMAND.region);
->>>>>>> docs
     }
 
     #[test]
