@@ -271,7 +271,7 @@ impl Member {
             let class = first as u8;
             let bytes = cell::bytes_of_class(map, class, line)?;
             (cells, units) = (cells.saturating_sub(1), units.saturating_sub(bytes / LINE));
-            arena.requeue_line(queue, arena.queue(class)?, (head, line, word))?;
+            arena.requeue_line(queue, arena.queue(class)?, (head, line, word));
             crash_point!("hold.released");
             self.trim_queue(&arena, class)?;
         }

@@ -221,7 +221,8 @@ impl<'m> Arena<'m> {
         cell: u64,
     ) -> Result<(), Corruption> {
         let line @ [_, _, retired, ..] = cell::first_line(self.map, cell)?;
-        self.requeue_line(from, to, (cell, line, retired.load(Ordering::Relaxed)))
+        self.requeue_line(from, to, (cell, line, retired.load(Ordering::Relaxed)));
+        Ok(())
     }
 
     /// As [`Arena::requeue`], given the first line of the cell, and its word `retired`.
@@ -232,7 +233,7 @@ impl<'m> Arena<'m> {
         from: Queue<'_>,
         to: Queue<'_>,
         (cell, [_, link, retired, ..], word): (u64, &[AtomicU64; 8], u64),
-    ) -> Result<(), Corruption> {
+    ) {
         debug_assert!(retired.load(Ordering::Relaxed) == word, "the word is that of the cell");
         debug_assert!(pin::is_retired(word), "a cell in a queue is retired");
         self.set(undo::POP, cell);
@@ -254,7 +255,6 @@ impl<'m> Arena<'m> {
         }
         self.set(undo::POP, 0);
         crash_point!("aside.done");
-        Ok(())
     }
 
     /// Moves a cell from the front of the small bump range of another arena to the queue of what

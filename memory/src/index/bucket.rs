@@ -217,8 +217,8 @@ pub(crate) fn publish(word: &AtomicU64, value: u64) {
     word.store(value, order);
 }
 
-/// As [`publish`], and no later load of this thread precedes the store: the commit is visible to all
-/// before its writer reads anything else.
+/// As [`publish`], and no later load of this thread precedes the store: the commit is visible to
+/// all before its writer reads anything else.
 #[inline]
 pub(crate) fn publish_before_reads(word: &AtomicU64, value: u64) {
     // A locked exchange is a full barrier. Here it waits for the stores of the new cell only: as

@@ -89,7 +89,7 @@ fn no_commit_is_behind_the_end_of_the_log_at_a_hand_over() {
 }
 
 /// Two buckets: the lock and an entry of each.
-type Buckets = [(AtomicU64, AtomicU64); 2];
+type TwoBuckets = [(AtomicU64, AtomicU64); 2];
 
 /// Commits in one bucket, and returns what the other one has then.
 fn commit_and_read([(lock, mine), (_, other)]: [&(AtomicU64, AtomicU64); 2], owner: u64) -> u64 {
@@ -103,7 +103,7 @@ fn commit_and_read([(lock, mine), (_, other)]: [&(AtomicU64, AtomicU64); 2], own
 fn a_commit_is_visible_before_its_writer_reads() {
     check(|| {
         let new = || (AtomicU64::new(control(3, 0)), AtomicU64::new(0));
-        let shared: Arc<(Buckets, AtomicU64)> = Arc::new(([new(), new()], AtomicU64::new(0)));
+        let shared: Arc<(TwoBuckets, AtomicU64)> = Arc::new(([new(), new()], AtomicU64::new(0)));
         let [one, two] = [1, 2].map(|owner: u64| {
             start(&shared, move |(buckets, seen)| {
                 let [first, second] = buckets;

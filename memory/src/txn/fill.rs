@@ -103,8 +103,12 @@ impl Member {
             Some(bucket) => self.probe_known_slot(bucket),
             None => KnownSlot::Unknown,
         };
-        let cell = PendingCell { at, body_crc: cell::checksum_of(&[body]) };
-        Ok((cell, known))
+        let body_crc = if head.body <= CHECKED_AS_A_WHOLE_MAX {
+            cell::checksum_of(&[body])
+        } else {
+            cell::checksum_of(&[key, value])
+        };
+        Ok((PendingCell { at, body_crc }, known))
     }
 
     /// As [`Member::fill_cell`], with a body in one piece. It is read twice, and not the new cell.

@@ -395,7 +395,7 @@ pub(crate) fn locate<'m>(
 
 /// The place of a new key in a bucket without overflow lines, whose lock is held.
 #[inline]
-fn room<'m>(bucket_at: u64, words: &'m [AtomicU64; LAST]) -> SlotLookup<'m> {
+fn room(bucket_at: u64, words: &[AtomicU64; LAST]) -> SlotLookup<'static> {
     // One bit for each empty word, and the number of entries that they leave.
     let (mut empty, mut last) = (0_u32, 0);
     for (place, word) in words.iter().enumerate() {

@@ -171,7 +171,8 @@ impl Session {
             let done = self.member.write_logged(flags.table, target, draft, log, |record| {
                 is_fenced = self.member.is_fenced_off()?;
                 let kept = Some(SingleWrite::Unsettled);
-                refusal = if is_fenced { kept } else { self.refusal(&flags, record, is_expected)? };
+                refusal =
+                    if is_fenced { kept } else { Self::refusal(&flags, record, is_expected)? };
                 Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
             })?;
             match done {
@@ -188,7 +189,7 @@ impl Session {
             }
         } else {
             self.member.write_target(flags.table, target, draft, |record| {
-                refusal = self.refusal(&flags, record, is_expected)?;
+                refusal = Self::refusal(&flags, record, is_expected)?;
                 Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
             })?
         };
@@ -234,7 +235,6 @@ impl Session {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a call would cost 3 % of a put")]
     fn refusal(
-        &self,
         flags: &FlagCheck<'_>,
         record: Option<Cell<'_>>,
         is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
