@@ -41,7 +41,7 @@ fn there(session: &Session, ns: Namespace, numbers: std::ops::Range<u64>) -> Vec
         assert_eq!(found, guti, "record {number}");
         by_key.extend(found.then_some(number));
     }
-    let mut by_cell = Vec::new();
+    let mut by_cell: Vec<u64> = Vec::new();
     session
         .find_all(ns, "cell", Values::Equal(b"1"), |view| {
             let key = str::from_utf8(view.key()).unwrap();
