@@ -503,6 +503,17 @@ impl Member {
         })
     }
 
+    /// A stamp that is not lower than any that was noted ([`Member::note_stamp`]), than those of
+    /// removed namespaces, and than that of the last promotion.
+    ///
+    /// Cost: one load.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn noted_stamp(&self) -> Result<u64> {
+        Ok(stamp_floor(self.map())?)
+    }
+
     /// The log loses all its entries: receipts and positions of followers are those of another
     /// incarnation from now on.
     ///

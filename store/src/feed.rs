@@ -65,8 +65,9 @@ pub struct FollowedNamespace<'a> {
     pub name: &'a str,
     /// The kind of its records.
     pub kind: Kind,
-    /// The highest stamp of its index: no version that the source has given is higher, of records
-    /// that do not exist.
+    /// No version that the source has given is higher, of records that do not exist and of which
+    /// no entry tells the follower: the highest stamp of its index, or a lower one if the follower
+    /// was told that one before.
     pub stamp: u64,
     /// How its commits are replicated.
     pub policy: ReplicationPolicy,
@@ -189,6 +190,8 @@ struct Progress<'s> {
     last: FollowPosition,
     /// The number of declarations at the last look.
     declarations: Option<u64>,
+    /// The number of created and removed namespaces before the last look, if none was in progress.
+    changes: Option<u64>,
     is_first_look: bool,
     /// The end of the log at the first look of a feed that continues: up to there it has entries of
     /// namespaces that the follower knows from an earlier connection, and that were removed since.
@@ -243,6 +246,7 @@ impl Session {
             phase,
             last,
             declarations: None,
+            changes: None,
             is_first_look: true,
             older_until: 0,
             delay: Delay::default(),
@@ -328,13 +332,14 @@ impl LogFeed<'_> {
         self.progress.phase != FeedPhase::Full
     }
 
-    /// Sends a part: namespaces that are new since the last call if `looks` (a walk over the
-    /// catalog), some entries, and some records of the walk.
+    /// Sends a part: namespaces that are new since the last call if `looks` (a load for each known
+    /// one, and a walk over the catalog if something has changed), some entries, and some records
+    /// of the walk.
     ///
     /// # Errors
     /// `Damaged`, `Forked`; those of the sink.
     pub fn step(&mut self, looks: bool, sink: &mut dyn FeedSink) -> Result<FeedStep> {
-        if looks || self.progress.declarations.is_none() {
+        if self.progress.declarations.is_none() || looks && self.progress.has_changed()? {
             let sent = self.sent_position();
             self.progress.announce(sent, &[], sink)?;
         }

@@ -29,7 +29,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::feed::{FollowedNamespace, FollowedRecord};
 use crate::follow::announcement::Announcement;
-use crate::follow::change::{ChangedRecord, not_a_copy};
+use crate::follow::change::{ChangedRecord, had_expired, not_a_copy};
 use crate::index::schema::TagSchema;
 use crate::log::entry::StreamedChange;
 use crate::session::{Namespace, Schema, Session};
@@ -465,21 +465,22 @@ impl Follower<'_> {
         self.remove_copy(namespace)
     }
 
-    /// Applies the changes of one transaction of the source, in one transaction.
+    /// Applies the changes of one transaction of the source, in one transaction. `time_ms` is the
+    /// time by which the source has judged expiry: watches learn of what had expired then.
     ///
     /// # Errors
     /// `Damaged`: the region is not a copy of the source's, or a change is none; `Full`, `Stalled`,
     /// `Deadline`, and those of the operations.
-    pub fn apply(&mut self, records: &[FollowedRecord<'_>]) -> Result<()> {
+    pub fn apply(&mut self, time_ms: u64, records: &[FollowedRecord<'_>]) -> Result<()> {
         const EARLY: Corruption = Corruption("an entry for a follower that has not all records");
         if self.state != FollowState::Full {
             return Err(EARLY.into());
         }
-        self.apply_all(records)
+        self.apply_all(time_ms, records)
     }
 
     /// The source has judged what had expired, by its clock.
-    fn apply_all(&self, records: &[FollowedRecord<'_>]) -> Result<()> {
+    fn apply_all(&self, time_ms: u64, records: &[FollowedRecord<'_>]) -> Result<()> {
         // Without it the session would refuse its own changes to followed namespaces.
         invariant!(self.session.member.is_follower(), "a session applies what it does not follow");
         without_expiry(|| {
@@ -490,16 +491,16 @@ impl Follower<'_> {
             }
             self.session.transact(|txn| {
                 txn.validated_once(|| {
-                    records.iter().try_for_each(|record| self.apply_one(txn, record))
+                    records.iter().try_for_each(|record| self.apply_one(txn, time_ms, record))
                 })
             })
         })
     }
 
-    fn apply_one(&self, txn: &Txn<'_>, record: &FollowedRecord<'_>) -> Result<()> {
+    fn apply_one(&self, txn: &Txn<'_>, time_ms: u64, record: &FollowedRecord<'_>) -> Result<()> {
         let Some(namespace) = self.namespace_at_source(record.namespace)? else { return Ok(()) };
         let key = record.key;
-        let (index, present) = {
+        let (index, present, had_expired) = {
             let mut set = txn.set.borrow_mut();
             let hash = set.session.hash(key);
             let index = set.find_entry(namespace.index, hash, key);
@@ -507,7 +508,7 @@ impl Follower<'_> {
             if set.is_written(index) {
                 return Err(Corruption("an entry changes a record twice").into());
             }
-            (index, stored.map_or(0, |(cell, _)| cell.version()))
+            (index, stored.map_or(0, |(cell, _)| cell.version()), had_expired(stored, time_ms)?)
         };
         if !is_record_version(record.version) {
             return Err(Corruption("a change has a version that no record has").into());
@@ -542,6 +543,7 @@ impl Follower<'_> {
         invariant!(entry.imposed == 0, "a record gets two versions of its source");
         entry.imposed = record.version;
         entry.is_expiry = matches!(record.change, StreamedChange::Deleted { is_expiry: true });
+        entry.had_expired = had_expired;
         Ok(())
     }
 

@@ -110,7 +110,8 @@ impl Applier<'_, '_, '_> {
             }
             Message::Entry(message) => {
                 let place = FollowPosition { position: message.position, check: message.check };
-                self.follower.apply_entry(place, &records_of(message))?;
+                let time_ms = message.time_ms;
+                self.follower.apply_entry(place, time_ms, &records_of(message))?;
                 self.progress.entries += 1;
                 self.progress.position = place.position;
                 if !self.connection.is_catching_up {
@@ -190,18 +191,74 @@ impl Applier<'_, '_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use nearstate_store::{CreateOptions, Region, now_ms};
+    use nearstate_store::{
+        CreateOptions, EventKind, FeedItem, FeedStep, Filter, LogIdentity, Metadata, Notice,
+        Region, Schema, WhenFull, now_ms,
+    };
     use nearstate_wire::{AbsentMessage, NamespaceKind, NamespaceMessage};
+    use tempfile::TempDir;
+
+    use super::super::convert::send_item;
 
     use super::*;
+
+    fn created(folder: &TempDir, name: &str) -> Region {
+        let create = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        Region::create(&folder.path().join(name), &create).unwrap()
+    }
+
+    /// The messages have the time by which the source has judged expiry.
+    #[test]
+    fn a_record_that_is_put_over_an_expired_one_is_announced_as_at_its_source() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let regions = ["source", "copy"].map(|name| created(&folder, name));
+        let [source, copy] = regions.each_ref().map(|region| region.session().unwrap());
+        let ue = source.namespace("ue", &Schema::default()).unwrap();
+        source.stream(ue, WhenFull::Refuse).unwrap();
+        let (mut feed, _) =
+            source.log_feed(LogIdentity::default(), FollowPosition::default()).unwrap();
+        let mut progress = FollowProgress::default();
+        let mut follower = copy.follow().unwrap();
+        follower.begin(source.log_identity().unwrap()).unwrap();
+        let mut applier = Applier {
+            session: &copy,
+            follower: &mut follower,
+            progress: &mut progress,
+            connection: &mut ConnectionProgress::default(),
+            membership: None,
+        };
+        let mut run = || {
+            while feed
+                .step(true, &mut |item: FeedItem<'_>| {
+                    let mut apply =
+                        |message: &Message<'_>| applier.apply_content(message.clone()).map(drop);
+                    send_item(item, 0, &mut apply)
+                })
+                .unwrap()
+                == FeedStep::More
+            {}
+        };
+        run();
+        let metadata = Metadata { tags: &[], expires_ms: 1 };
+        source.transact(|txn| txn.put_with_metadata(ue, b"k", b"v", metadata)).unwrap();
+        run();
+        let mirrored = copy.namespace("ue", &Schema::default()).unwrap();
+        let mut watch = copy.watch(mirrored, Filter::Namespace).unwrap();
+        source.put(ue, b"k", b"anew").unwrap();
+        run();
+        let mut kinds = Vec::new();
+        while let Some(Notice::Event(event)) = watch.next().unwrap() {
+            kinds.push(event.kind);
+        }
+        assert_eq!(kinds, [EventKind::Expired, EventKind::Created]);
+    }
 
     /// A copy that was being extended when its connection ended takes no entry on the next one, and
     /// acknowledges nothing, unless it is extended again.
     #[test]
     fn a_copy_whose_extension_was_given_up_has_to_join_again() {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let create = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-        let region = Region::create(&folder.path().join("copy"), &create).unwrap();
+        let region = created(&folder, "copy");
         let (session, mut progress) = (region.session().unwrap(), FollowProgress::default());
         let mut follower = session.follow().unwrap();
         follower.begin(identity_of([7; 16], (1, 0))).unwrap();

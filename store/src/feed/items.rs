@@ -11,15 +11,18 @@ use crate::session::{Namespace, Session};
 /// The most bytes of one item of a record. The other elements follow in items of their own.
 const RECORD_BYTES_MAX: usize = 64 << 20;
 
-/// Sends what a follower needs to know about a namespace.
+/// Sends what a follower needs to know about a namespace. A follower that knows it already was told
+/// its stamp before, and gets all later versions with their entries: only a promotion of this host
+/// may have raised it, which has noted that.
 pub(super) fn announce_one(
     session: &Session,
-    name: &str,
-    namespace: Namespace,
+    (name, namespace): (&str, Namespace),
+    is_known: bool,
     sink: &mut dyn FeedSink,
 ) -> Result<()> {
     let (number, kind) = (namespace.number(), namespace.kind());
-    let stamp = session.highest_stamp(namespace)?;
+    let stamp =
+        if is_known { session.member.noted_stamp()? } else { session.highest_stamp(namespace)? };
     let tags = session.tags(namespace)?.into_iter();
     // Of others, some records may have no index entry yet, and be refused.
     let tags = tags.filter(|tag| tag.state == TagState::Ready).map(TagSchema::from).collect();

@@ -10,6 +10,7 @@ use crate::record::{BlockChange, Form, Kind};
 use crate::session::Namespace;
 use crate::session::buffers::Metadata;
 use crate::txn::Txn;
+use crate::txn::write_set::Stored;
 
 /// Decoded metadata, which borrows the encoded bytes.
 #[derive(Debug, Default)]
@@ -131,6 +132,14 @@ impl ChangedRecord<'_, '_, '_> {
         let meta = Decoded::of(meta)?;
         self.txn.set_metadata(self.namespace, self.key, meta.metadata()).map(drop)
     }
+}
+
+/// True if the record had expired at this time of its source.
+pub(super) fn had_expired(stored: Stored<'_>, time_ms: u64) -> Result<bool> {
+    let Some((cell, bytes)) = stored.filter(|(cell, _)| cell.has_meta()) else { return Ok(false) };
+    let (_, meta) = split(cell, bytes)?;
+    let expires_ms = if meta.is_empty() { 0 } else { Meta::split(meta)?.1.expires_ms };
+    Ok(expires_ms != 0 && expires_ms <= time_ms)
 }
 
 /// A change that replaces another version than the copy has.

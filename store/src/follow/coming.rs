@@ -69,10 +69,11 @@ impl Follower<'_> {
     pub fn apply_entry(
         &mut self,
         place: FollowPosition,
+        time_ms: u64,
         records: &[FollowedRecord<'_>],
     ) -> Result<()> {
         self.note_coming(place, records)?;
-        self.apply(records)?;
+        self.apply(time_ms, records)?;
         self.set_position(place)
     }
 

@@ -44,8 +44,9 @@ impl Session {
 
 impl Follower<'_> {
     /// Applies a record while the copy is joining, or joins anew because of a namespace that was
-    /// not followed before. Another record that has one of its unique values is discarded: it is
-    /// older, and its change follows.
+    /// not followed before. Watches learn that it was updated, also if what it replaces had
+    /// expired. Another record that has one of its unique values is discarded: it is older, and its
+    /// change follows.
     ///
     /// # Errors
     /// As [`Follower::apply`].
@@ -55,7 +56,7 @@ impl Follower<'_> {
             self.state = FollowState::Extending;
         }
         loop {
-            match self.apply_all(std::slice::from_ref(record)) {
+            match self.apply_all(0, std::slice::from_ref(record)) {
                 // Each round discards a record, so that the loop ends.
                 Err(Error::TagTaken { tag, value, holder }) => {
                     if !self.discard_holders(record, &tag)? {

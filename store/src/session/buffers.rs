@@ -174,6 +174,8 @@ pub(crate) struct TxnEntry {
     pub(crate) imposed: u64,
     /// It is deleted because it has expired.
     pub(crate) is_expiry: bool,
+    /// What it deletes or replaces had expired at the host that has committed the change.
+    pub(crate) had_expired: bool,
     /// It was not read, and must not exist at the commit: the posting of a unique value.
     pub(crate) is_claim: bool,
 }
@@ -194,6 +196,7 @@ impl TxnEntry {
             after: None,
             imposed: 0,
             is_expiry: false,
+            had_expired: false,
             is_claim: false,
         }
     }

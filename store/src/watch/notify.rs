@@ -97,7 +97,8 @@ impl<'s> WriteSet<'s> {
             before: &before,
             after: &[],
         };
-        let is_past = entry.is_expiry || self.session.has_passed(expires_of(meta)?)?;
+        let is_past =
+            entry.is_expiry || entry.had_expired || self.session.has_passed(expires_of(meta)?)?;
         let is_there = version.is_some() && !is_past;
         if version.is_some() && is_past {
             // The first write that deletes or replaces it reports the expiry.

@@ -56,8 +56,8 @@ pub(crate) fn deliver(
             *applied = place.position;
             follower.complete(place)
         }
-        FeedItem::Entry { place, records, .. } => {
-            follower.apply_entry(place, &records)?;
+        FeedItem::Entry { place, time_ms, records } => {
+            follower.apply_entry(place, time_ms, &records)?;
             *applied = place.position;
             Ok(())
         }
@@ -397,7 +397,7 @@ fn impossible_changes_are_errors() {
         base_version: Some(0),
         change: change(),
     };
-    let early = follower.apply(&[record(0, b"k", 1)]).unwrap_err();
+    let early = follower.apply(0, &[record(0, b"k", 1)]).unwrap_err();
     assert!(matches!(early, Error::Damaged { .. }), "{early}");
     assert!(follower.complete(FollowPosition::default()).is_err(), "it follows nothing");
     let mut feed = start(&source, &mut follower, &copy);
@@ -412,7 +412,7 @@ fn impossible_changes_are_errors() {
         &[record(number + 1, b"k", 1)],
     ];
     for records in wrong {
-        let refused = follower.apply(records).unwrap_err();
+        let refused = follower.apply(0, records).unwrap_err();
         assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
     }
     let (name, stamp, policy) = ("ue-2", 0, ReplicationPolicy::Async);
@@ -420,7 +420,7 @@ fn impossible_changes_are_errors() {
     let told = FollowedNamespace { number: number_of_none, name, kind, stamp, policy, tags };
     let refused = follower.namespace(&told).unwrap_err();
     assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
-    follower.apply(&[record(number, b"k", 7)]).unwrap();
+    follower.apply(0, &[record(number, b"k", 7)]).unwrap();
     assert!(feed.acknowledged(u64::MAX).unwrap_err().to_string().contains("not sent"));
     drop((feed, follower));
     drop((source, copy));

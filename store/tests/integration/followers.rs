@@ -98,19 +98,19 @@ fn an_entry_of_one_value_is_applied_once_and_only_to_the_version_that_it_replace
         change: StreamedChange::Put { value, meta: &[], is_set: false },
     };
     for _ in 0..2 {
-        follower.apply(&[entry(first, first + 5, b"two")]).unwrap();
+        follower.apply(0, &[entry(first, first + 5, b"two")]).unwrap();
         assert_eq!(stored(), (first + 5, b"two".to_vec()));
     }
     // Older than what the copy has: a killed follower has applied it behind its position.
-    follower.apply(&[entry(first, first + 1, b"late")]).unwrap();
+    follower.apply(0, &[entry(first, first + 1, b"late")]).unwrap();
     assert_eq!(stored(), (first + 5, b"two".to_vec()));
-    let other = follower.apply(&[entry(first + 4, first + 9, b"of another log")]);
+    let other = follower.apply(0, &[entry(first + 4, first + 9, b"of another log")]);
     refused(other, &["is not a copy of it"]);
-    refused(follower.apply(&[entry(first + 5, 0, b"no version")]), &["no record has"]);
+    refused(follower.apply(0, &[entry(first + 5, 0, b"no version")]), &["no record has"]);
     assert_eq!(stored(), (first + 5, b"two".to_vec()));
     // A watch learns of a put.
     let mut watch = copy.watch(mirrored, Filter::Namespace).unwrap();
-    follower.apply(&[entry(first + 5, first + 6, b"seen")]).unwrap();
+    follower.apply(0, &[entry(first + 5, first + 6, b"seen")]).unwrap();
     let notice = watch.next().unwrap();
     assert!(matches!(notice, Some(Notice::Event(event)) if event.key == b"k"), "{notice:?}");
     drop((watch, feed, follower));
@@ -152,18 +152,18 @@ fn a_patch_is_applied_once_and_only_to_the_version_that_it_replaces() {
     let large = vec![9; 5000];
     let (one, many) = (Some(b"1".to_vec()), Some(large.clone()));
     for _ in 0..2 {
-        follower.apply(&[patch(first, first + 2, b"b", Some(&large))]).unwrap();
+        follower.apply(0, &[patch(first, first + 2, b"b", Some(&large))]).unwrap();
         assert_eq!(stored(), (first + 2, one.clone(), many.clone()));
     }
-    follower.apply(&[patch(first, first + 1, b"a", None)]).unwrap();
+    follower.apply(0, &[patch(first, first + 1, b"a", None)]).unwrap();
     assert_eq!(stored(), (first + 2, one.clone(), many.clone()), "older than what the copy has");
-    let other = follower.apply(&[patch(first + 1, first + 3, b"a", None)]);
+    let other = follower.apply(0, &[patch(first + 1, first + 3, b"a", None)]);
     refused(other, &["is not a copy of it"]);
-    refused(follower.apply(&[patch(first + 2, first + 3, b"", None)]), &["name"]);
-    refused(follower.apply(&[patch(first + 2, first + 3, b"\xff", None)]), &["not UTF-8"]);
+    refused(follower.apply(0, &[patch(first + 2, first + 3, b"", None)]), &["name"]);
+    refused(follower.apply(0, &[patch(first + 2, first + 3, b"\xff", None)]), &["not UTF-8"]);
     assert_eq!(stored(), (first + 2, one, many));
-    follower.apply(&[patch(first + 2, first + 3, b"b", Some(&large))]).unwrap();
-    follower.apply(&[patch(first + 3, first + 4, b"a", None)]).unwrap();
+    follower.apply(0, &[patch(first + 2, first + 3, b"b", Some(&large))]).unwrap();
+    follower.apply(0, &[patch(first + 3, first + 4, b"a", None)]).unwrap();
     assert_eq!(stored(), (first + 4, None, Some(large)));
     assert_eq!(copy.find(mirrored, "guti", b"7").unwrap().unwrap().key(), b"k");
     drop((feed, follower));
@@ -488,23 +488,53 @@ fn a_copy_announces_the_expiry_of_a_record_as_its_source_does() {
     let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
     let ns = source.namespace("ue", &mixed()).unwrap();
     source.stream(ns, WhenFull::Refuse).unwrap();
-    let metadata = Metadata { tags: &[], expires_ms: now_ms_coarse() - 1 };
-    source.transact(|txn| txn.put_with_metadata(ns, b"k", b"v", metadata)).unwrap();
-    source.put(ns, b"deleted", b"v").unwrap();
+    let put = |key: &[u8], expires_ms| {
+        let metadata = Metadata { tags: &[("amf", b"1")], expires_ms };
+        source.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
+    };
+    let (past, later) = (now_ms_coarse() - 1, now_ms_coarse() + 3_600_000);
+    for key in [&b"collected"[..], b"put", b"fields", b"deleted while expired"] {
+        put(key, past);
+    }
+    put(b"put before", later);
+    put(b"deleted", 0);
     let mut follower = copy.follow().unwrap();
     let mut feed = start(&source, &mut follower, &copy);
     run(&source, &mut feed, &mut follower);
     let mirrored = copy.namespace("ue", &mixed()).unwrap();
-    let mut watch = copy.watch(mirrored, Filter::Namespace).unwrap();
-    assert_eq!(source.collect_expired(10).unwrap().records, 1);
+    let mut watches = [
+        source.watch(ns, Filter::Namespace).unwrap(),
+        copy.watch(mirrored, Filter::Namespace).unwrap(),
+    ];
+    source.put(ns, b"put", b"anew").unwrap();
+    source.transact(|txn| txn.set_fields(ns, b"fields", &[(b"a", b"1")])).unwrap();
+    source.transact(|txn| txn.delete(ns, b"deleted while expired")).unwrap();
+    source.put(ns, b"put before", b"anew").unwrap();
     assert!(source.delete(ns, b"deleted").unwrap());
+    assert_eq!(source.collect_expired(10).unwrap().records, 1);
     run(&source, &mut feed, &mut follower);
-    let mut kinds = Vec::new();
-    while let Some(Notice::Event(event)) = watch.next().unwrap() {
-        kinds.push((event.key.to_vec(), event.kind));
-    }
-    let expected = [(b"k".to_vec(), EventKind::Expired), (b"deleted".to_vec(), EventKind::Deleted)];
-    assert_eq!(kinds, expected);
+    let [expected, seen] = watches.each_mut().map(|watch| {
+        let mut events = Vec::new();
+        while let Some(Notice::Event(event)) = watch.next().unwrap() {
+            events.push((event.key.to_vec(), event.kind, event.version));
+        }
+        events
+    });
+    let kinds: Vec<_> = expected.iter().map(|(key, kind, _)| (key.as_slice(), *kind)).collect();
+    assert_eq!(
+        kinds,
+        [
+            (&b"put"[..], EventKind::Expired),
+            (b"put", EventKind::Created),
+            (b"fields", EventKind::Expired),
+            (b"fields", EventKind::Created),
+            (b"deleted while expired", EventKind::Expired),
+            (b"put before", EventKind::Updated),
+            (b"deleted", EventKind::Deleted),
+            (b"collected", EventKind::Expired),
+        ]
+    );
+    assert_eq!(seen, expected);
 }
 
 /// A follower that takes nothing holds back no memory of the source.

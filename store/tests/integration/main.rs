@@ -15,6 +15,7 @@
     reason = "numbers of tests are small"
 )]
 
+mod announced_stamps;
 mod attach_files;
 #[cfg(feature = "crash-points")]
 mod clock_jumps;

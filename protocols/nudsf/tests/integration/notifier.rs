@@ -261,8 +261,8 @@ fn follow(source: &Session, copy: &Session) {
                 applied = place.position;
                 follower.complete(place)
             }
-            FeedItem::Entry { place, records, .. } => {
-                follower.apply_entry(place, &records)?;
+            FeedItem::Entry { place, time_ms, records } => {
+                follower.apply_entry(place, time_ms, &records)?;
                 applied = place.position;
                 Ok(())
             }

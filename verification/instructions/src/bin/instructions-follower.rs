@@ -33,9 +33,9 @@ fn apply_all(feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) -> MeasuredRes
             FeedItem::Removed { number } => follower.remove_namespace(number),
             FeedItem::Record(record) => follower.apply_joining(&record),
             FeedItem::Joined(place) => follower.complete(place),
-            FeedItem::Entry { place, records, .. } => {
+            FeedItem::Entry { place, time_ms, records } => {
                 applied = place.position;
-                follower.apply_entry(place, &records)
+                follower.apply_entry(place, time_ms, &records)
             }
         })?;
         match step {
