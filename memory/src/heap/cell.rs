@@ -556,6 +556,7 @@ pub(crate) fn bytes_of_class(
     Ok(bytes)
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;
