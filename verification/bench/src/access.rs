@@ -389,7 +389,8 @@ pub trait StoreConnection: StoreAccess {
         Err(declined("this target has no transactions"))
     }
 
-    /// Runs a block of single operations on [`OPERATIONS`]. A store in the client's process has its own loop.
+    /// Runs a block of single operations on [`OPERATIONS`]. A store in the client's process has
+    /// its own loop.
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<BlockOutcome> {
         operations::run(&mut ByCalls(self), operation, block)
     }

@@ -32,7 +32,7 @@ pub struct Compare {
     pub html: Option<PathBuf>,
 }
 
-/// Show a saved run again: as tables, as a page, or as figures for a program
+/// Show a saved run again: as tables or as a page
 #[derive(Args, Clone, Debug)]
 pub struct Render {
     /// The run
@@ -43,12 +43,8 @@ pub struct Render {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Print the figures of the tables as JSON instead
-    #[arg(long)]
-    pub json: bool,
-
     /// Print the latencies of each class of operations too
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long)]
     pub classes: bool,
 }
 
@@ -78,14 +74,11 @@ pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
     }
     let run = saved::load(&options.run)?;
     let is_written = write_page(html, || report::page(&run).html());
-    let mut text =
-        if options.json { format!("{:#}\n", report::summary(&run)) } else { report::text(&run) };
+    let mut text = report::text(&run);
     if options.classes {
         text.push_str(&report::classes(&run));
     }
-    if !options.json {
-        text.push_str(&page_line(html, &is_written));
-    }
+    text.push_str(&page_line(html, &is_written));
     both_errors(is_written, print(out, &text))
 }
 
@@ -112,24 +105,20 @@ mod tests {
     use std::fs::OpenOptions;
 
     fn render(run: PathBuf) -> Render {
-        Render { run, html: None, json: false, classes: false }
+        Render { run, html: None, classes: false }
     }
 
     #[test]
-    fn a_saved_run_is_rendered_as_tables_page_and_figures() {
+    fn a_saved_run_is_rendered_as_tables_and_page() {
         let folder = tempfile::tempdir().unwrap();
         let (run, page) = (folder.path().join("a.json"), folder.path().join("a.html"));
         saved::save(&sample::run(), &run).unwrap();
         let mut out = Vec::new();
-        let options = Render { html: Some(page.clone()), classes: true, ..render(run.clone()) };
+        let options = Render { html: Some(page.clone()), classes: true, ..render(run) };
         run_render(&options, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("region by class of operations") && text.contains("a.html"));
         assert!(std::fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
-        let mut out = Vec::new();
-        run_render(&Render { json: true, ..render(run) }, &mut out).unwrap();
-        let figures: serde_json::Value = serde_json::from_slice(&out).unwrap();
-        assert_eq!(figures["targets"][0]["name"], "region");
     }
 
     #[test]

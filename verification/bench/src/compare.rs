@@ -369,25 +369,15 @@ fn steps_differ(a: (&Run, &TargetResult), b: (&Run, &TargetResult)) -> Option<St
 
 fn steps_text(steps: Option<usize>) -> String {
     match steps {
-        None => "unknown (an older file: run it again)".to_owned(),
+        None => "not the same for all clients or rounds".to_owned(),
         Some(1) => "sequential".to_owned(),
         Some(steps) => format!("{steps} at once"),
     }
 }
 
-/// A note on overlapping steps: why no verdict is given, or that two older files lack this fact.
+/// A note on overlapping steps: why no verdict is given.
 fn note_of_steps(a: (&Run, &TargetResult), b: (&Run, &TargetResult)) -> Option<String> {
-    let name = &a.1.name;
-    if let Some(why) = steps_differ(a, b) {
-        return Some(format!("{name} is not compared: {why}"));
-    }
-    let has_rounds = !a.1.rounds.is_empty() && !b.1.rounds.is_empty();
-    (has_rounds && a.0.steps_of(a.1).is_none()).then(|| {
-        format!(
-            "{name}: neither file says whether its steps overlapped, and versions differ in it; if \
-             two versions wrote these files, run them again"
-        )
-    })
+    steps_differ(a, b).map(|why| format!("{} is not compared: {why}", a.1.name))
 }
 
 impl Figure {

@@ -35,9 +35,6 @@ pub enum HtmlBlock {
     /// Names and their values.
     Facts(Vec<(String, String)>),
     Table(ReportTable),
-    /// Groups of bars. Each group has its own scale: linear from zero, or logarithmic if its
-    /// amounts differ too much. The title of a logarithmic group says so.
-    Bars(Vec<BarGroup>),
     /// Charts, side by side as the width allows.
     Charts(Vec<Chart>),
     /// A summary that expands to blocks.
@@ -52,27 +49,6 @@ pub struct Chart {
     /// The series and their colours, if there are several. A first word that is not ASCII (a
     /// marker of [`chart::lines`]) is shown in the colour itself.
     pub legend: Vec<(String, chart::Colour)>,
-}
-
-/// Bars with a common scale.
-#[derive(Clone, Debug)]
-pub struct BarGroup {
-    pub title: String,
-    pub bars: Vec<Bar>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Bar {
-    /// The text before the bar.
-    pub label: String,
-    /// Its length, in the unit of its group.
-    pub amount: f64,
-    /// The text after the bar.
-    pub text: String,
-    /// Its colour, from [`chart::colour`].
-    pub colour: chart::Colour,
-    /// True for a published figure, which is shown for comparison.
-    pub is_foreign: bool,
 }
 
 impl Page {
@@ -130,7 +106,6 @@ impl HtmlBlock {
                 format!("<dl>{}</dl>\n", joined(facts, fact))
             }
             Self::Table(table) => table_html(table),
-            Self::Bars(groups) => bars_html(groups),
             Self::Charts(charts) => {
                 let chart = |c: &Chart| {
                     let caption = escaped(&c.caption);
@@ -198,87 +173,6 @@ fn table_html(table: &ReportTable) -> String {
     out
 }
 
-/// A group whose amounts differ by more than this factor gets a logarithmic scale: on a linear one,
-/// its shortest bar would be invisible.
-const LINEAR_FACTOR_MAX: f64 = 30.0;
-
-fn bars_html(groups: &[BarGroup]) -> String {
-    let mut out = String::from("<div class=\"bars\">");
-    for group in groups {
-        let (min, max) = extremes(group);
-        if max <= min * LINEAR_FACTOR_MAX {
-            out.push_str(&group_html(group, &Scale::Linear { max }));
-        } else {
-            let title = format!("{}; logarithmic, a factor of ten per line", group.title);
-            let titled = BarGroup { title, bars: group.bars.clone() };
-            out.push_str(&group_html(&titled, &Scale::logarithmic(group)));
-        }
-    }
-    out.push_str("</div>\n");
-    out
-}
-
-fn extremes(group: &BarGroup) -> (f64, f64) {
-    let amounts = || group.bars.iter().map(|b| b.amount.max(f64::MIN_POSITIVE));
-    (amounts().fold(f64::INFINITY, f64::min), amounts().fold(0.0_f64, f64::max))
-}
-
-/// The scale of a group of bars. Its longest bar fills the row.
-enum Scale {
-    /// From 0 to `max`.
-    Linear { max: f64 },
-    /// Whole powers of ten: `decades` of them, from `10^first`.
-    Logarithmic { first: f64, decades: f64 },
-}
-
-/// The shortest length of a bar, in percent of its row, so that it is visible.
-const BAR_PERCENT_MIN: f64 = 1.0;
-
-impl Scale {
-    fn logarithmic(group: &BarGroup) -> Self {
-        let (min, max) = extremes(group);
-        let first = min.log10().floor();
-        Self::Logarithmic { first, decades: (max.log10().ceil() - first).max(1.0) }
-    }
-
-    /// The length of a bar, in percent of its row.
-    fn percent(&self, amount: f64) -> f64 {
-        let share = match self {
-            Self::Linear { max } => amount / max,
-            Self::Logarithmic { first, decades } => {
-                (amount.max(f64::MIN_POSITIVE).log10() - first) / decades
-            }
-        };
-        (100.0 * share).clamp(BAR_PERCENT_MIN, 100.0)
-    }
-
-    /// The attributes that draw a line for each power of ten across the bars.
-    fn grid_attributes(&self) -> String {
-        match self {
-            Self::Linear { .. } => String::new(),
-            Self::Logarithmic { decades, .. } => {
-                format!(" class=\"decades\" style=\"--decade:{:.3}%\"", 100.0 / decades)
-            }
-        }
-    }
-}
-
-fn group_html(group: &BarGroup, scale: &Scale) -> String {
-    let bar = |bar: &Bar| {
-        format!(
-            "<div class=\"bar{}\"><span>{}</span><i>\
-             <b style=\"width:{:.1}%;background:{}\"></b></i><em>{}</em></div>",
-            if bar.is_foreign { " foreign" } else { "" },
-            escaped(&bar.label),
-            scale.percent(bar.amount),
-            chart::css(bar.colour),
-            escaped(&bar.text),
-        )
-    };
-    let (title, bars) = (escaped(&group.title), joined(&group.bars, bar));
-    format!("<section{}><h4>{title}</h4>{bars}</section>", scale.grid_attributes())
-}
-
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -300,16 +194,6 @@ pub(crate) fn assert_offline(html: &str) {
 mod tests {
     use super::*;
 
-    fn bar(amount: f64) -> Bar {
-        Bar {
-            label: "x".to_owned(),
-            amount,
-            text: "y".to_owned(),
-            colour: chart::colour("redis"),
-            is_foreign: false,
-        }
-    }
-
     fn page() -> Page {
         let mut table = ReportTable::new("target|>mean");
         table.row(vec!["<region>".to_owned(), "1 & 2".to_owned()]);
@@ -321,10 +205,6 @@ mod tests {
             blocks: vec![
                 HtmlBlock::Heading("One & all".to_owned()),
                 HtmlBlock::Table(table),
-                HtmlBlock::Bars(vec![BarGroup {
-                    title: "b".to_owned(),
-                    bars: vec![bar(1.0), bar(1e3)],
-                }]),
                 HtmlBlock::Details("more".to_owned(), vec![HtmlBlock::Text("inside".to_owned())]),
                 HtmlBlock::Charts(vec![Chart { caption: "c".to_owned(), svg, legend: Vec::new() }]),
             ],
@@ -347,36 +227,6 @@ mod tests {
     }
 
     #[test]
-    fn bars_have_a_linear_scale_or_a_title_that_says_logarithmic() {
-        let group = |amounts: [f64; 2]| BarGroup {
-            title: "b".to_owned(),
-            bars: amounts.map(bar).into_iter().collect(),
-        };
-        let near = HtmlBlock::Bars(vec![group([1.0, 2.0])]).html();
-        assert!(near.contains("width:50.0%") && !near.contains("logarithmic"));
-        let far = HtmlBlock::Bars(vec![group([1.0, 2000.0])]).html();
-        assert!(far.contains("b; logarithmic") && far.contains("--decade:25.000%"), "{far}");
-    }
-
-    #[test]
-    fn every_power_of_ten_has_the_same_length_on_a_logarithmic_scale() {
-        let scale = |amounts: [f64; 2]| {
-            let bars = amounts.map(bar).into_iter().collect();
-            Scale::logarithmic(&BarGroup { title: String::new(), bars })
-        };
-        let near = scale([250.0, 8_100.0]);
-        let step = near.percent(2_500.0) - near.percent(250.0);
-        assert!((step - 50.0).abs() < 1e-9, "two powers, 100 to 10,000");
-        let far = scale([250.0, 810_000.0]);
-        let step = far.percent(2_500.0) - far.percent(250.0);
-        assert!((step - 25.0).abs() < 1e-9, "four, 100 to 1,000,000");
-        let shortest = scale([1.0, 1.0]).percent(1.0);
-        assert!(shortest >= BAR_PERCENT_MIN, "a bar at the start of the scale is visible");
-        let odd = scale([f64::NAN, f64::INFINITY]).percent(1.0);
-        assert!((BAR_PERCENT_MIN..=100.0).contains(&odd) || odd.is_nan());
-    }
-
-    #[test]
     fn a_legend_shows_a_marker_or_a_patch_in_the_colour_of_its_series() {
         let red = chart::colour("redis");
         let marked = legend_html(&("● re<dis".to_owned(), red));
@@ -391,11 +241,5 @@ mod tests {
     fn the_text_of_an_alarm_is_escaped() {
         let html = HtmlBlock::Alarm("<b>".to_owned(), vec!["<i>".to_owned()]).html();
         assert!(html.contains("&lt;b&gt;") && html.contains("&lt;i&gt;"));
-    }
-
-    #[test]
-    fn the_longest_bar_fills_its_row_and_the_shortest_is_visible() {
-        let html = page().html();
-        assert!(html.contains("width:100.0%") && html.contains("width:1.0%"));
     }
 }

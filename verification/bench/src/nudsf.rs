@@ -213,8 +213,8 @@ fn caveats((server, client): (usize, usize), noise: Option<String>) -> Vec<Strin
         out.push("servers and clients share the only processor".to_owned());
     }
     out.push(
-        "redis speaks RESP, with as many commands in flight, and reads one record; a put is a Lua script, \
-         because a hash and its index have no other common command"
+        "redis speaks RESP, with as many commands in flight, and reads one record; a put is a Lua \
+         script, because a hash and its index have no other common command"
             .to_owned(),
     );
     out.push(

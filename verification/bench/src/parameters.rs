@@ -15,12 +15,9 @@ pub struct Parameters {
     pub spread: AccessDistribution,
     /// Seed of all random choices.
     pub seed: u64,
-    /// Bytes of a value, if the workload defines no size. Missing in older files.
-    #[serde(default)]
+    /// Bytes of a value, if the workload defines no size.
     pub value_bytes: Option<u64>,
-    /// Each client reads and replaces only its own records, instead of sharing them. Missing in
-    /// older files.
-    #[serde(default)]
+    /// Each client reads and replaces only its own records, instead of sharing them.
     pub has_own_records: bool,
 }
 

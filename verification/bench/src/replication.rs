@@ -28,7 +28,7 @@ use crate::noise;
 use crate::options::Options;
 use crate::processes::cpu_ns;
 use crate::stat::{Latencies, as_f64};
-use report::{CaseResult, CaseRound, FORMAT, ReplicatedRun};
+use report::{CaseRound, FORMAT, ReplicatedCaseResult, ReplicatedRun};
 
 /// Bytes of a value.
 const VALUE_BYTES: usize = 1024;
@@ -211,12 +211,12 @@ fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
 
 /// The records that the steps of a target have written last, to be read back.
 #[derive(Clone)]
-struct WrittenRecords {
+struct LastWrites {
     puts: Vec<Option<u64>>,
     updates: Vec<Option<u64>>,
 }
 
-impl WrittenRecords {
+impl LastWrites {
     fn new() -> Self {
         let none = vec![None; usize::try_from(RECORDS).unwrap_or(0)];
         Self { puts: none.clone(), updates: none }
@@ -274,11 +274,11 @@ fn difference(
 }
 
 /// A target with the records that it must have.
-type RunningTarget = (Box<dyn ReplicatedTarget>, WrittenRecords);
+type RunningTarget = (Box<dyn ReplicatedTarget>, LastWrites);
 
 /// Starts a target and puts all records. The tables of a region are filled when it starts.
 fn start_filled(name: &str, options: &Options) -> Result<RunningTarget> {
-    let (mut target, mut written) = (start(name, options)?, WrittenRecords::new());
+    let (mut target, mut written) = (start(name, options)?, LastWrites::new());
     written.add(ReplicatedCase::Put, 0..RECORDS);
     for number in (0..RECORDS).step_by(usize::try_from(OUTSTANDING).unwrap_or(1)) {
         if !target.step(ReplicatedCase::Outstanding, number)? {
@@ -309,7 +309,7 @@ pub fn measure(options: &Options, command: &str, stop: &AtomicBool) -> Result<Re
         targets.push(start_filled(name, options)?);
     }
     let round_time = Duration::from_secs_f64(options.round_time.unwrap_or(ROUND_SECONDS));
-    let mut results: BTreeMap<(ReplicatedCase, usize), CaseResult> = BTreeMap::new();
+    let mut results: BTreeMap<(ReplicatedCase, usize), ReplicatedCaseResult> = BTreeMap::new();
     let mut invalid = Vec::new();
     // The first round is the warm-up.
     for round in 0..=options.rounds {
@@ -340,7 +340,7 @@ pub fn measure(options: &Options, command: &str, stop: &AtomicBool) -> Result<Re
     let results = results.into_iter().filter_map(|((case, at), result)| {
         let (name, _) = case.names();
         let target = targets.get(at)?.0.name().to_owned();
-        Some(CaseResult { case: name.to_owned(), target, ..result })
+        Some(ReplicatedCaseResult { case: name.to_owned(), target, ..result })
     });
     let machine = Machine::detect();
     Ok(ReplicatedRun {
@@ -476,7 +476,7 @@ mod tests {
     fn a_lost_write_is_found() {
         for lost in [None, Some(5), Some(RECORDS + 3)] {
             let mut target = LosingTarget { values: BTreeMap::new(), lost };
-            let mut written = WrittenRecords::new();
+            let mut written = LastWrites::new();
             for number in 0..RECORDS + 10 {
                 target.step(ReplicatedCase::Put, number).unwrap();
                 written.add(ReplicatedCase::Put, number..number + 1);

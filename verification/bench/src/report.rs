@@ -3,10 +3,8 @@
 
 mod page;
 mod terminal;
-mod summary;
 mod notes;
 mod tables;
 
 pub use page::page;
-pub use summary::summary;
 pub use terminal::{classes, text};

@@ -6,15 +6,7 @@ use crate::stat::{Latencies, as_f64};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The format version of a saved run. A file of another version is refused.
-pub const FORMAT: u32 = 1;
-
-/// Files without [`Round::steps`] come from versions whose steps overlapped at a depth of at least
-/// this, or never.
-const OVERLAP_DEPTH_MIN: usize = 4;
-
-/// The variant whose lookups were sent one by one, at any depth, by versions that wrote no
-/// [`Round::steps`].
-const LOOKUPS_ONE_BY_ONE: &str = "tagged";
+pub const FORMAT: u32 = 2;
 
 /// The class of operations that were in flight when a connection was lost. They belong to no class
 /// of the workload, because their latency is that of the reconnect.
@@ -81,35 +73,24 @@ pub struct LoadSettings {
     /// Processors of the clients and of the servers, where they were kept apart.
     pub pinning: Option<(Vec<usize>, Vec<usize>)>,
     /// How targets that have several layouts keep their records; `None`: as each does by itself.
-    /// This field and the following ones are missing in older files.
-    #[serde(default)]
     pub layout: Option<String>,
     /// The target whose server was killed in the middle round.
-    #[serde(default)]
     pub kill: Option<String>,
     /// The fault that was injected between clients and targets.
-    #[serde(default)]
     pub fault: Option<Fault>,
     /// The longest duration of a round in seconds. Slow targets get fewer operations.
-    #[serde(default)]
     pub round_time_s: Option<f64>,
     /// The bound of the ramp's p99, in nanoseconds.
-    #[serde(default)]
     pub ramp_p99_ns: Option<u64>,
     /// True if targets were left as loaded, without their vendors' advice (`--no-settle`).
-    #[serde(default)]
     pub is_unsettled: bool,
     /// Connections of each client; 0 and 1 are one.
-    #[serde(default)]
     pub connections: usize,
     /// Clients that are not measured: the last ones.
-    #[serde(default)]
     pub background: usize,
     /// Operations that were measured together; 0 and 1 are one.
-    #[serde(default)]
     pub block_ops: u64,
     /// True if nodes and rings busy-polled.
-    #[serde(default)]
     pub is_busy_polling: bool,
 }
 
@@ -134,9 +115,7 @@ pub struct Noise {
 pub struct TargetResult {
     pub name: String,
     pub version: String,
-    /// The work between loading and the first trial, if any. Missing in older
-    /// files, whose version ends with it.
-    #[serde(default)]
+    /// The work between loading and the first trial, if any.
     pub settled: Option<String>,
     /// Ability and how it is provided, for those that the workload needs.
     pub ways: Vec<(String, String)>,
@@ -177,9 +156,7 @@ pub struct Round {
     pub bytes_in: u64,
     /// Operations without effect, as the workload allows.
     pub unsuccessful: u64,
-    /// Steps that each client had in flight at once; 1: one after the other. Missing in older
-    /// files, see [`Run::steps_of`].
-    #[serde(default)]
+    /// Steps that each client had in flight at once, if all had as many; 1: one after the other.
     pub steps: Option<usize>,
     /// Latencies of each class.
     pub classes: Vec<ClassResult>,
@@ -261,8 +238,7 @@ pub struct RecordVerification {
     pub records: u64,
     /// Wrong records.
     pub wrong: u64,
-    /// Correct records that do not exist: not yet created, or deleted. Missing in older files.
-    #[serde(default)]
+    /// Correct records that do not exist: not yet created, or deleted.
     pub absent: u64,
     /// Descriptions of some wrong records.
     pub examples: Vec<String>,
@@ -335,15 +311,10 @@ pub struct PaperFigure {
 }
 
 impl Run {
-    /// Batches that each client of a target had in flight, if known; 1 if they did not overlap. In
-    /// an older file it is known only for options with which no version overlapped batches.
+    /// Steps that each client of a target had in flight, if all had as many in all rounds; 1 if
+    /// they did not overlap.
     pub fn steps_of(&self, target: &TargetResult) -> Option<usize> {
-        let LoadSettings { depth, rate, think_us, .. } = self.load;
-        let Some(first) = target.rounds.first()?.steps else {
-            let may_overlap = depth >= OVERLAP_DEPTH_MIN && rate.is_none() && think_us == 0;
-            let is_other = depth > 1 && self.workload.parameters.variant == LOOKUPS_ONE_BY_ONE;
-            return (!may_overlap && !is_other).then_some(1);
-        };
+        let first = target.rounds.first()?.steps?;
         target.rounds.iter().all(|round| round.steps == Some(first)).then_some(first)
     }
 }

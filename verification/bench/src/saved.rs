@@ -309,31 +309,6 @@ mod tests {
         assert_eq!(names(folder.path()), ["run.json"]);
     }
 
-    /// A run without the fields that were added later.
-    #[test]
-    fn an_older_run_is_loaded_and_rendered() {
-        let mut value = serde_json::to_value(run()).unwrap();
-        let drive = value["drive"].as_object_mut().unwrap();
-        for field in ["layout", "kill", "fault", "round_time_s", "ramp_p99_ns", "is_unsettled"] {
-            assert!(drive.remove(field).is_some(), "{field}");
-        }
-        for target in value["targets"].as_array_mut().unwrap() {
-            assert!(target.as_object_mut().unwrap().remove("settled").is_some());
-            for round in target["rounds"].as_array_mut().unwrap() {
-                assert!(round.as_object_mut().unwrap().remove("steps").is_some());
-            }
-        }
-        let old = parse(value.to_string().as_bytes()).unwrap();
-        assert!(crate::report::text(&old).contains("Operations per second"));
-        assert!(crate::report::page(&old).html().contains("</html>"));
-        let new = run();
-        let comparison = crate::compare::compare(&old, &new);
-        assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
-        // With one operation in flight, steps overlap in no version.
-        assert!(!comparison.notes.iter().any(|note| note.contains("steps")));
-        assert!(crate::compare::text(&comparison).contains("27 the same"));
-    }
-
     #[test]
     fn a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one() {
         let folder = folder();
@@ -341,7 +316,7 @@ mod tests {
         fs::write(&path, "the old one").unwrap();
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let outcome = write_with(&path, |mut file| {
-            file.write_all(b"{\"format\":1,")?;
+            file.write_all(b"{\"format\":2,")?;
             (&full).write_all(b"the rest")
         });
         let Err(e) = outcome else { panic!("the write to a full disk succeeded") };
@@ -398,20 +373,20 @@ mod tests {
     #[test]
     fn a_file_that_is_not_a_run_is_refused_with_advice() {
         let deep = "[".repeat(100_000);
-        let deep_field = format!("{{\"format\":1,\"x\":{}", "[".repeat(100_000));
+        let deep_field = format!("{{\"format\":2,\"x\":{}", "[".repeat(100_000));
         let hostile =
             ["hello", "{}", "[]", "null", "{\"format\":\"one\"}", "\0\0", "{\"format\":-1}"];
         for text in hostile.into_iter().chain([deep.as_str(), deep_field.as_str()]) {
             let e = parse(text.as_bytes()).unwrap_err();
             assert!(e.contains(GIVE), "{e}");
         }
-        assert!(parse(b"{\"format\":1}").unwrap_err().contains("missing field"));
+        assert!(parse(b"{\"format\":2}").unwrap_err().contains("missing field"));
     }
 
     #[test]
     fn another_format_is_named_whatever_else_is_in_the_file() {
         let e = parse(b"{\"format\":7,\"wholly\":\"different\"}").unwrap_err();
-        assert!(e.contains("format 7") && e.contains("format 1"), "{e}");
+        assert!(e.contains("format 7") && e.contains("format 2"), "{e}");
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! A comparison as a table for a terminal and as a page.
 
 use super::{CLOSE, Comparison, ComparisonVerdict, Figure, RATIO_MIN, Row, VerdictReason};
-use crate::html::chart::colour;
-use crate::html::{Bar, BarGroup, HtmlBlock, Page};
+use crate::html::{HtmlBlock, Page};
 use crate::spread::RoundMeasurements;
 use crate::table::{ReportTable, latency_text, printable, rate_text, ratio_text, wrapped};
 use std::fmt::Write as _;
@@ -42,7 +41,6 @@ pub fn page(comparison: &Comparison<'_>) -> Page {
     blocks.extend([
         HtmlBlock::Heading("At a glance".to_owned()),
         HtmlBlock::Text(counted(comparison)),
-        HtmlBlock::Bars(glance(comparison)),
         HtmlBlock::Heading("All classes together".to_owned()),
         HtmlBlock::Text(how()),
         HtmlBlock::Table(table(comparison, |row| row.class == "all")),
@@ -189,34 +187,6 @@ fn ground_text(ground: VerdictReason) -> String {
     }
 }
 
-/// Rate and p99 of each target, one run below the other.
-fn glance(comparison: &Comparison<'_>) -> Vec<BarGroup> {
-    let rows = comparison.rows.iter().filter(|row| row.class == "all" && row.a.count() > 0);
-    let rows = rows.filter(|row| row.figure != Figure::P50 && row.b.count() > 0);
-    let group = |row: &Row| {
-        let bar = |label: &str, spread: &RoundMeasurements, is_foreign| Bar {
-            label: label.to_owned(),
-            amount: spread.median(),
-            text: figure_text(row.figure, spread, RoundMeasurements::median),
-            colour: colour(&row.target),
-            is_foreign,
-        };
-        let word = match row.verdict {
-            ComparisonVerdict::Same(_) => "the same",
-            ComparisonVerdict::Inconclusive(_) => "inconclusive",
-            ComparisonVerdict::Faster(_) => "faster",
-            ComparisonVerdict::Slower(_) => "slower",
-            ComparisonVerdict::Undecided => "undecided",
-            ComparisonVerdict::NotComparable(_) => "not comparable",
-        };
-        BarGroup {
-            title: format!("{}, {}: {word}", row.target, name(row.figure)),
-            bars: vec![bar("first", &row.a, true), bar("second", &row.b, false)],
-        }
-    };
-    rows.map(group).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::compare;
@@ -273,10 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_self_contained_and_has_bars_and_tables() {
+    fn the_page_is_self_contained_and_has_tables() {
         let run = run();
         let html = page(&compare(&run, &run)).html();
-        assert!(html.contains("region, op/s: the same") && html.contains("By class of operations"));
+        assert!(html.contains("All classes together") && html.contains("By class of operations"));
         assert_offline(&html);
     }
 

@@ -74,7 +74,7 @@ fn a_target_whose_steps_overlapped_in_only_one_run_is_not_compared() {
     for (steps, text) in [
         (Some(4), "4 at once"),
         (Some(8), "8 at once"),
-        (None, "unknown (an older file: run it again)"),
+        (None, "not the same for all clients or rounds"),
     ] {
         let (a, b) = (with_steps(16, Some(1)), with_steps(16, steps));
         let comparison = compare(&a, &b);
@@ -86,42 +86,6 @@ fn a_target_whose_steps_overlapped_in_only_one_run_is_not_compared() {
         // The region's steps never overlap.
         assert!(matches!(of(&comparison, "region", Figure::Rate), ComparisonVerdict::Same(_)));
         assert!(matches!(of(&compare(&b, &b), "redis", Figure::Rate), ComparisonVerdict::Same(_)));
-    }
-    let (a, b) = (with_steps(16, None), with_steps(16, None));
-    assert!(has_note(&compare(&a, &b), "redis: neither file says whether its steps overlapped"));
-}
-
-#[test]
-fn an_older_run_is_compared_where_no_version_let_steps_overlap() {
-    type Driven = fn(&mut LoadSettings);
-    let drives: [(usize, Driven); 3] =
-        [(3, |_| ()), (16, |load| load.rate = Some(1e3)), (16, |load| load.think_us = 9)];
-    for (depth, change) in drives {
-        let (mut old, mut new) = (with_steps(depth, None), with_steps(depth, Some(1)));
-        change(&mut old.load);
-        change(&mut new.load);
-        let comparison = compare(&old, &new);
-        assert!(
-            matches!(of(&comparison, "redis", Figure::Rate), ComparisonVerdict::Same(_)),
-            "{depth}"
-        );
-        assert!(!comparison.notes.iter().any(|note| note.contains("steps")), "{depth}");
-    }
-}
-
-/// In such a run a step sent one message for each UE that identifies itself.
-#[test]
-fn an_older_run_that_looked_up_ues_one_by_one_is_not_compared() {
-    let of_depth = |depth, steps| {
-        let mut run = with_steps(depth, steps);
-        run.workload.parameters.variant = "tagged".to_owned();
-        run
-    };
-    for (depth, is_compared) in [(1, true), (2, false), (3, false)] {
-        let (old, new) = (of_depth(depth, None), of_depth(depth, Some(1)));
-        let comparison = compare(&old, &new);
-        let redis = of(&comparison, "redis", Figure::Rate);
-        assert_eq!(matches!(redis, ComparisonVerdict::Same(_)), is_compared, "{depth}: {redis:?}");
     }
 }
 

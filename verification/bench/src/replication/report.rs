@@ -29,7 +29,7 @@ pub struct ReplicatedRun {
     pub noise: Noise,
     /// Each target, and what its writes survive that are waited for.
     pub durability: Vec<(String, String)>,
-    pub results: Vec<CaseResult>,
+    pub results: Vec<ReplicatedCaseResult>,
     pub caveats: Vec<String>,
     /// Why the run does not count.
     pub invalid: Vec<String>,
@@ -38,7 +38,7 @@ pub struct ReplicatedRun {
 
 /// A case of a target.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct CaseResult {
+pub struct ReplicatedCaseResult {
     pub case: String,
     pub target: String,
     pub rounds: Vec<CaseRound>,
@@ -57,7 +57,7 @@ pub struct CaseRound {
     pub follower_ns: Option<f64>,
 }
 
-impl CaseResult {
+impl ReplicatedCaseResult {
     fn figures(&self, of: impl Fn(&CaseRound) -> f64) -> RoundMeasurements {
         RoundMeasurements::new(self.rounds.iter().map(of))
     }
@@ -84,7 +84,8 @@ fn table(run: &ReplicatedRun) -> ReportTable {
             table.rule();
         }
         case = &result.case;
-        let is_ours = |one: &&CaseResult| one.case == case && one.target.starts_with("cluster");
+        let is_ours =
+            |one: &&ReplicatedCaseResult| one.case == case && one.target.starts_with("cluster");
         let ours = run.results.iter().find(is_ours).map(|ours| result.ratios(ours));
         let time = |of: fn(&CaseRound) -> f64| latency_text(result.figures(of).median());
         let rate = result.figures(|round| round.rate);
@@ -146,9 +147,9 @@ mod tests {
 
     #[test]
     fn ratios_are_those_of_the_same_round() {
-        let of = |p50_ns: [u64; 2]| CaseResult {
+        let of = |p50_ns: [u64; 2]| ReplicatedCaseResult {
             rounds: p50_ns.map(|p50_ns| CaseRound { p50_ns, ..CaseRound::default() }).to_vec(),
-            ..CaseResult::default()
+            ..ReplicatedCaseResult::default()
         };
         let ratios = of([10, 60]).ratios(&of([20, 30]));
         assert_eq!((ratios.min(), ratios.max()), (0.5, 2.0));

@@ -4,9 +4,8 @@ use super::{notes, tables};
 use crate::figures::{self, Figures, NULL, as_f64, quantiles, tail, timeline};
 use crate::html::chart::lines::{Axis, ChartLine, Lines, Stroke, Unit, lines, marker_text};
 use crate::html::chart::{self, Colour, colour, ecdf, histogram};
-use crate::html::{Bar, BarGroup, Chart, HtmlBlock, Page};
+use crate::html::{Chart, HtmlBlock, Page};
 use crate::result::Run;
-use crate::table::{latency_text, rate_text};
 
 /// Points in the chart of a distribution.
 const QUANTILES: u32 = 400;
@@ -62,76 +61,13 @@ fn legend(all: &[Figures<'_>]) -> Vec<(String, Colour)> {
 }
 
 fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
-    let bars = |title: &str, figure: &dyn Fn(&Figures<'_>) -> Option<(f64, String)>| {
-        let bar = |figures: &Figures<'_>| {
-            let (amount, text) = figure(figures).filter(|(amount, _)| *amount > 0.0)?;
-            Some(Bar {
-                label: tables::name(figures),
-                amount,
-                text,
-                colour: colour(&figures.target.name),
-                is_foreign: !figures.is_valid(),
-            })
-        };
-        // The null target stores nothing and would stretch every scale.
-        let stores = drawn(all).filter(|(_, figures)| figures.target.name != NULL);
-        let bars = stores.filter_map(|(_, figures)| bar(figures)).collect();
-        BarGroup { title: title.to_owned(), bars }
-    };
-    let rate = |f: &Figures<'_>| Some((f.rates.median(), rate_text(f.rates.median())));
-    let percentile = |percent: f64| {
-        move |f: &Figures<'_>| {
-            let ns = as_f64(f.latencies.percentile(percent));
-            Some((ns, latency_text(ns)))
-        }
-    };
-    let cpu = |f: &Figures<'_>| {
-        let ns = f.cost.map(|cost| cost.client_ns + cost.server_ns)?;
-        Some((ns, latency_text(ns)))
-    };
-    let memory = |f: &Figures<'_>| {
-        let bytes = f.memory_per_record()?;
-        Some((bytes, format!("{bytes:.0} B")))
-    };
-    let bytes = |f: &Figures<'_>| {
-        let bytes = f.cost.map(|cost| cost.bytes_out + cost.bytes_in)?;
-        Some((bytes, format!("{bytes:.0} B")))
-    };
-    let sustained = |f: &Figures<'_>| {
-        let rate = figures::sustained(f.target)?;
-        Some((rate, rate_text(rate)))
-    };
-    let groups = [
-        bars("Operations per second (long is good)", &rate),
-        bars("Highest rate that kept the bound of the ramp (long is good)", &sustained),
-        bars("Median latency (short is good)", &percentile(50.0)),
-        bars("99th percentile of latency (short is good)", &percentile(99.0)),
-        bars("Processor time of an operation, both sides (short is good)", &cpu),
-        bars("Memory of a record (short is good)", &memory),
-        bars("Bytes moved by an operation, both ways (short is good)", &bytes),
-    ];
-    let groups: Vec<_> = groups.into_iter().filter(|group| !group.bars.is_empty()).collect();
     let mut out = vec![HtmlBlock::Heading("At a glance".to_owned())];
-    if !groups.is_empty() {
-        out.extend([HtmlBlock::Text(bars_note(all)), HtmlBlock::Bars(groups)]);
-    }
     out.push(HtmlBlock::Text(format!("Operations per second: {}.", tables::rates_note(all))));
     out.push(HtmlBlock::Table(tables::rates(run, all)));
     let limits = tables::limits(run, all);
     if !limits.rows.is_empty() {
         out.push(HtmlBlock::Text(format!("{}.", tables::LIMITS_TITLE)));
         out.push(HtmlBlock::Table(limits));
-    }
-    out
-}
-
-fn bars_note(all: &[Figures<'_>]) -> String {
-    let mut out = String::from("Bars start at zero unless a title says otherwise.");
-    if drawn(all).any(|(_, figures)| !figures.is_valid()) {
-        out.push_str(" Pale bars are of targets whose figures do not count.");
-    }
-    if drawn(all).any(|(_, figures)| figures.target.name == NULL) {
-        out.push_str(" The null target has none: it stores nothing.");
     }
     out
 }
@@ -445,11 +381,10 @@ mod tests {
     fn empty_sections_are_omitted() {
         let mut run = run();
         assert!(page(&run).html().contains("Native and emulated features"));
-        assert!(page(&run).html().contains("The null target has none"));
         run.targets.iter_mut().for_each(|target| target.ways.clear());
         run.targets.retain(|target| target.name != NULL);
         let html = page(&run).html();
-        assert!(!html.contains("Native and emulated") && !html.contains("The null target"));
+        assert!(!html.contains("Native and emulated"));
     }
 
     #[test]
@@ -487,7 +422,7 @@ mod tests {
         run.targets.clear();
         let html = page(&run).html();
         assert!(html.contains("No record was compared") && !html.contains("<svg"));
-        assert!(!html.contains("Bars start") && html.contains("no round was measured"));
+        assert!(html.contains("no round was measured"));
     }
 
     #[test]
