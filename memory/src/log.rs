@@ -421,7 +421,9 @@ impl Member {
         debug_assert!(txn_at.is_multiple_of(LINE), "a cell begins at a line");
         let (map, [.., its_position, its_judged]) = (self.map(), head);
         line.set(LOG_HELD, units);
-        let judged = u64::from(self.index()) << 48 | judged_ms() & (u64::MAX >> 16);
+        let judged_at = judged_ms();
+        self.note_commit_time(judged_at);
+        let judged = u64::from(self.index()) << 48 | judged_at & (u64::MAX >> 16);
         its_judged.store(judged, Ordering::Relaxed);
         // Nothing that grows with the transaction follows the first draw: consumers wait.
         let sum = map.word(LOG_UNITS)?.fetch_add(units, Ordering::Relaxed) + units;
