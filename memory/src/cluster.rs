@@ -33,7 +33,7 @@ use nearstate_model::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::Ordering;
-use crate::clock::lease_clock;
+use crate::clock::{lease_clock, now_ms_coarse};
 use crate::crash::crash_point;
 use crate::follow::{demotion_seal, origin};
 use crate::layout::{
@@ -46,6 +46,10 @@ use crate::region::map::Map;
 
 /// The highest view: it is stored sealed, in 48 bits.
 pub const VIEW_MAX: u64 = (1 << 48) - 1;
+
+/// How long a session that commits does not look at the end of the lease: a twentieth of the
+/// shortest one. After a pause, one commit may pass.
+const LEASE_LOOK_MS: u64 = 16;
 
 /// Whether this host owns the region at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -415,11 +419,39 @@ impl Member {
     /// True if this member's writes of logged namespaces are refused: G2, with the locks of the
     /// write held. What a follower applies is admitted: its source has committed it.
     ///
+    /// A node that was killed does not refuse them when its lease ends. So a session that commits
+    /// looks at the end of the lease too, again and again: at each commit it would cost as much as
+    /// the clock.
+    ///
     /// # Errors
     /// `Damaged`.
     #[inline]
     pub fn is_fenced_off(&self) -> Result<bool, Corruption> {
-        Ok(self.is_fenced()? && !self.is_follower.get())
+        if self.is_fenced()? {
+            return Ok(!self.is_follower.get());
+        }
+        Ok(self.log.lease_looked_ms.get() == 0 && self.is_lease_over())
+    }
+
+    /// A logged commit judges by this time: in a while, the next one looks at the lease.
+    #[inline]
+    pub(crate) fn note_commit_time(&self, now_ms: u64) {
+        if now_ms.abs_diff(self.log.lease_looked_ms.get()) > LEASE_LOOK_MS {
+            self.log.lease_looked_ms.set(0);
+        }
+    }
+
+    /// True if the host was told a lease, which has ended. Without one the fence alone says what is
+    /// refused. The same holds if the words are damaged.
+    #[cold]
+    fn is_lease_over(&self) -> bool {
+        let is_over = lease(self.map()).is_ok_and(|(boot, end)| {
+            let is_present = present_boot() == Some(boot);
+            end != 0 && !(is_present && lease_clock() < Duration::from_micros(end))
+        });
+        let is_over = is_over && !self.is_follower.get();
+        self.log.lease_looked_ms.set(if is_over { 0 } else { now_ms_coarse() });
+        is_over
     }
 
     /// True while this member applies the log of another region.

@@ -418,6 +418,14 @@ impl Member {
         Ok(store(self.map(), at, seal(u64::from(number) + 1))?)
     }
 
+    /// The namespace has no number at the source. The caller has the follower's lock.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn clear_source_number(&self, namespace: u32) -> Result<()> {
+        Ok(store(self.map(), catalog_at(entry_of(namespace)) + CATALOG_SOURCE, 0)?)
+    }
+
     /// Everything up to this position was applied. The caller has the follower's lock. Cost: three
     /// stores to one line.
     ///

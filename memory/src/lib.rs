@@ -63,7 +63,7 @@ pub use heap::cell::{
     CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
 };
 pub use index::batch::{BucketLine, BucketPlace, Probe};
-pub use index::bucket::is_record_version;
+pub use index::bucket::{PROMOTIONS_MAX, is_record_version};
 pub use index::known_slot::{KnownSlot, WriteTarget};
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{HeapSpace, Inspection, MemberEntry};

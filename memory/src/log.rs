@@ -421,7 +421,9 @@ impl Member {
         debug_assert!(txn_at.is_multiple_of(LINE), "a cell begins at a line");
         let (map, [.., its_position, its_judged]) = (self.map(), head);
         line.set(LOG_HELD, units);
-        let now_ms = judged_ms().saturating_add_signed(map.clock_shift_ms()?);
+        let judged_at = judged_ms();
+        self.note_commit_time(judged_at);
+        let now_ms = judged_at.saturating_add_signed(map.clock_shift_ms()?);
         let judged = u64::from(self.index()) << 48 | now_ms & (u64::MAX >> 16);
         its_judged.store(judged, Ordering::Relaxed);
         // Nothing that grows with the transaction follows the first draw: consumers wait.

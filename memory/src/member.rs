@@ -106,6 +106,8 @@ pub(crate) struct KnownLog {
     pub(crate) floor: Private<(u64, u64)>,
     /// Units of its commits that the log holds, since it last looked at what the log holds.
     pub(crate) units: Private<u64>,
+    /// When it looked at the end of the owner's lease, by the time of its commits. 0: it is due.
+    pub(crate) lease_looked_ms: Private<u64>,
 }
 
 /// One session in the region. Not `Sync`: each thread has its own.

@@ -67,11 +67,11 @@ pub use namespace_rules::NamespaceRules;
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, FollowPosition, FollowState, Following, HeapSpace, HeldLock,
     Inspection, LogIdentity, MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, OwnerLease,
-    PageSize, PagesByNode, PinMode, RegionFiles, RemovedRegion, ReplicationPolicy, StallDecision,
-    StallHook, StalledHolder, Takeover, ThreadCall, ThreadGuard, VIEW_MAX, barrier_everywhere,
-    check_socket_path, crash, create_eventfd, create_user_directory, lease_clock, now_ms,
-    now_ms_coarse, prefetch, release_allocator_memory, since_boot, user_directory,
-    with_signals_blocked,
+    PROMOTIONS_MAX, PageSize, PagesByNode, PinMode, RegionFiles, RemovedRegion, ReplicationPolicy,
+    StallDecision, StallHook, StalledHolder, Takeover, ThreadCall, ThreadGuard, VIEW_MAX,
+    barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory,
+    lease_clock, now_ms, now_ms_coarse, prefetch, release_allocator_memory, since_boot,
+    user_directory, with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;

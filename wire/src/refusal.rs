@@ -8,7 +8,7 @@ use std::fmt;
 pub enum RefusalReason {
     /// The other side speaks another format.
     Format = 1,
-    /// The follower's heap is smaller than the source's. A member of a group is not refused for it.
+    /// The follower's heap is smaller than the source's, and neither is of a cluster.
     Heap = 2,
     /// The follower has applied a position that the source never gave it.
     Fork = 3,
@@ -41,7 +41,7 @@ const REASONS: [(RefusalReason, &str, &str, &str); 11] = [
     (
         RefusalReason::Heap,
         "heap",
-        "the follower's heap is smaller than the source's",
+        "the follower's heap is smaller than the source's, and neither is of a cluster",
         "a larger region",
     ),
     (

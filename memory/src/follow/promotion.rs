@@ -7,7 +7,8 @@ use super::{FollowState, load, store, stored_stamp};
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::index::bucket::{
-    CHANGES_UNKNOWN_MAX, GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
+    CHANGES_UNKNOWN_MAX, GENERATION_SHIFT, PROMOTION_STAMP_MAX, VERSION_MAX, control, depth_of,
+    stamp_of, version_count,
 };
 use crate::layout::{FOLLOW_STATE, PROMOTION_STAMP, seal};
 use crate::member::Member;
@@ -18,6 +19,12 @@ use crate::region::index_table::IndexTable;
 
 /// Buckets whose generation is raised in one step of a promotion: less than a millisecond.
 const BUCKETS_PER_STEP: u64 = 4096;
+
+/// The first stamp of a generation that no record has, if this is the highest one that is known.
+const fn generation_behind(highest: u64) -> u64 {
+    let unknown = highest.saturating_add(CHANGES_UNKNOWN_MAX);
+    (unknown >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT
+}
 
 impl Member {
     /// A promotion begins: the copy may have applied something since an earlier one, so no stamp is
@@ -54,18 +61,29 @@ impl Member {
     pub fn choose_promotion_stamp(&self, stamp: u64, version: u64) -> Result<u64> {
         self.check_usable()?;
         let highest = stamp.max(version_count(version)).max(stamp_floor(self.map())?);
-        let unknown = highest.saturating_add(CHANGES_UNKNOWN_MAX);
-        let stamp = (unknown >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
+        let stamp = generation_behind(highest);
         invariant!(stamp > highest, "generation {stamp:#x} repeats version {highest:#x}");
-        if stamp >= VERSION_MAX {
-            let detail = "the namespace has followed too many hosts: copy its records to another \
-                          region";
+        if stamp > PROMOTION_STAMP_MAX {
+            let detail = "its records have no versions left for another promotion: copy them to \
+                          another region";
             return Err(Error::Full { detail: detail.to_owned(), heap: None });
         }
         store(self.map(), PROMOTION_STAMP, seal(stamp))?;
         crash_point!("promote.chosen");
         self.check_not_truncated()?;
         Ok(stamp)
+    }
+
+    /// How many promotions are left to the hosts that have the same records, of
+    /// [`PROMOTIONS_MAX`](crate::PROMOTIONS_MAX), as far as this region knows. Fewer, if records
+    /// have changed more often than a generation has versions.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn promotions_left(&self) -> Result<u64> {
+        let next = generation_behind(stamp_floor(self.map())?);
+        let rest = PROMOTION_STAMP_MAX.checked_sub(next);
+        Ok(rest.map_or(0, |rest| (rest >> GENERATION_SHIFT) + 1))
     }
 
     /// Raises the stamps of all buckets of a namespace to the one that a promotion has chosen, so

@@ -63,16 +63,23 @@ pub(crate) const fn is_version(word: u64) -> bool {
     word != 0 && word >> (DEPTH_SHIFT + VERSION_EPOCH_BITS) == 0
 }
 
-/// The lowest bit of the generation in a count: `generation:12 | changes:30`. A promotion raises
+/// The lowest bit of the generation in a count: `generation:19 | changes:23`. A promotion raises
 /// the stamps of all buckets to the next generation, so that every later version is higher than
-/// those of the host that was followed. 4,095 promotions: one a day for eleven years. A record may
-/// change more often in a generation: then its versions are those of the next one, and the next
-/// promotion begins behind them.
-pub(crate) const GENERATION_SHIFT: u32 = 30;
+/// those of the host that was followed. A record may change more often in a generation: then its
+/// versions are those of the next one, and the next promotion begins behind them.
+pub(crate) const GENERATION_SHIFT: u32 = 23;
 
 /// Changes of a record that the followed host may have made behind what was received, and that a
-/// promotion leaves room for: a log has at most 2^20 entries that a member lacks.
-pub(crate) const CHANGES_UNKNOWN_MAX: u64 = 1 << 21;
+/// promotion leaves room for. A log has at most 2^20 entries that a member lacks. The rest is for
+/// what raises a stamp without an entry: splits, and transactions that were aborted.
+pub(crate) const CHANGES_UNKNOWN_MAX: u64 = 1 << 22;
+
+/// The highest stamp that a promotion chooses: behind the last one, a record can change 2^28 times.
+pub(crate) const PROMOTION_STAMP_MAX: u64 = VERSION_MAX - (1 << 28);
+
+/// The promotions of a partition: 524,255, one a minute for a year. Those of all its hosts count.
+pub const PROMOTIONS_MAX: u64 = PROMOTION_STAMP_MAX >> GENERATION_SHIFT;
+const _: () = assert!(PROMOTIONS_MAX == 524_255);
 const _: () = assert!(CHANGES_UNKNOWN_MAX < 1 << GENERATION_SHIFT);
 const _: () = assert!(GENERATION_SHIFT < DEPTH_SHIFT);
 

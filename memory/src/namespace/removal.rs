@@ -4,13 +4,15 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::index::bucket::{STAMP_REMOVABLE_MAX, is_intent, is_link, load, stamp_of};
+use crate::index::bucket::{
+    GENERATION_SHIFT, STAMP_REMOVABLE_MAX, is_intent, is_link, load, stamp_of,
+};
 use crate::index::lookup::walk_chain;
-use crate::layout::{NAMESPACE_NUMBER_BITS, SUPER_NAMESPACES_LOCK, entry_of};
+use crate::layout::{Corruption, NAMESPACE_NUMBER_BITS, SUPER_NAMESPACES_LOCK, entry_of};
 use crate::member::Member;
 use crate::member::arena::LockSlot;
 use crate::namespace::{NamespaceEntry, removed};
-use crate::region::catalog::{EntryState, raise_stamp_floor};
+use crate::region::catalog::{EntryState, raise_stamp_floor, stamp_floor};
 use crate::region::catalog_use::{
     self, EntryUse, GENERATION_MAX, namespace_removed, parse_use, use_word,
 };
@@ -87,7 +89,7 @@ impl Member {
         }
         crash_point!("removal.begun");
         let use_after = match self.stamp_if_empty(table) {
-            Ok(Some(stamp)) if stamp > STAMP_REMOVABLE_MAX => Err(used_too_often(number)),
+            Ok(Some(stamp)) if !self.is_removable(stamp)? => Err(used_too_often(number)),
             // The flags under the mark: those of before D1 may have changed since.
             Ok(Some(stamp)) => match self.namespace_flags(number).and_then(decide) {
                 Ok(RemovalDecision::Remove { has_index }) => {
@@ -112,6 +114,24 @@ impl Member {
             self.record_removal(number, is, change);
         }
         Ok(is_removed)
+    }
+
+    /// True if the versions of new namespaces may begin behind this stamp. Those of the generation
+    /// of the last promotion do so anyway.
+    fn is_removable(&self, stamp: u64) -> Result<bool, Corruption> {
+        let floor = stamp_floor(self.map())?;
+        Ok(stamp <= STAMP_REMOVABLE_MAX || stamp >> GENERATION_SHIFT <= floor >> GENERATION_SHIFT)
+    }
+
+    /// True if a namespace can never be removed: no number, or too few versions, would be left.
+    ///
+    /// Complexity: linear in the number of buckets.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_used_too_often(&self, number: u32) -> Result<bool> {
+        let is_last = number >> NAMESPACE_NUMBER_BITS >= GENERATION_MAX;
+        Ok(is_last || !self.is_removable(self.highest_stamp(self.table(number)?)?)?)
     }
 
     /// Records in this process's table of names how the entry of a removed namespace is used.
@@ -240,7 +260,6 @@ impl Member {
 mod tests {
     use super::*;
     use crate::fixture::{TestRegionPath, put_key, remove_key};
-    use crate::region::catalog::stamp_floor;
     use crate::region::file::{CreateOptions, Region};
 
     /// Records that make an index grow.

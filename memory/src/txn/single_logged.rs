@@ -304,7 +304,6 @@ impl Member {
             let known = KnownSlot::Unknown;
             access.set_slot(locate_target(map, access.lock_at, WriteTarget { known, ..target })?);
         }
-        self.seal_after(access, lock)?;
         let (bytes, cells) = match old {
             None => (0, 0),
             Some((cell, line)) if cell.children() == 0 => (cell::bytes_of(map, line)?, 1),
@@ -313,6 +312,8 @@ impl Member {
         decided.held = ((bytes + TXN_BYTES) / LINE, cells + 1);
         let must_keep = log.flags & namespace_flags::LOSSLESS != 0;
         self.check_room_in(words, decided.held.0, must_keep)?;
+        // Behind what is refused: a removal raises the stamp of the bucket.
+        self.seal_after(&mut decided.access, lock)?;
         self.publish_logged(decided, txn, words)
     }
 

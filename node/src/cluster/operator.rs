@@ -77,6 +77,7 @@ impl ClusterDriver {
             self.require_owned(partition)?;
         }
         let copy = self.copy(partition).filter(|_| goal.0.is_drain());
+        copy.iter().try_for_each(|copy| require_promotion(copy.copy.state()?.promotions_left))?;
         let possible = self.possible(goal.0)?;
         let goal = (self.staying(partition, possible, lease)?, goal.1);
         let draining = copy.as_ref().map(|copy| &copy.is_draining);
@@ -256,6 +257,16 @@ impl ClusterDriver {
             Some(_) | None => Err(not_owned()),
         }
     }
+}
+
+/// A drain is refused if no host could take over.
+fn require_promotion(promotions_left: u64) -> Result<()> {
+    if promotions_left > 0 {
+        return Ok(());
+    }
+    let detail = "no host can take the partition over: the versions of its records are used up \
+                  (NS-5018). Nothing has changed. Move the records to another partition";
+    Err(Error::BadArgument { detail: detail.to_owned() })
 }
 
 fn not_owned() -> Error {

@@ -168,6 +168,7 @@ impl Published {
             file_system_bytes_free: room.filter(|room| *room < memory.bytes_without_pages),
             is_file_system_known: space.is_ok(),
             bytes_max: memory.bytes_max,
+            promotions_left: state.promotions_left,
             members: members.collect(),
         })
     }

@@ -85,6 +85,9 @@ pub struct CopyStatus {
     pub is_file_system_known: bool,
     /// The bytes that the heap of this copy can have.
     pub bytes_max: u64,
+    /// The promotions that the versions of the partition's records allow yet, of
+    /// [`PROMOTIONS_MAX`](nearstate_store::PROMOTIONS_MAX).
+    pub promotions_left: u64,
     /// The members, if this host is the owner.
     pub members: Vec<MemberStatus>,
 }

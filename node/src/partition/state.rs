@@ -36,6 +36,8 @@ pub struct PartitionState {
     pub tail: u64,
     /// What counts as replicated of its own log.
     pub replicated: u64,
+    /// The promotions that the versions of the records allow yet.
+    pub promotions_left: u64,
 }
 
 impl Partition {
@@ -59,6 +61,7 @@ impl Partition {
             takeover: session.takeover()?,
             tail: session.log_tail_position()?,
             replicated: session.replicated_position()?,
+            promotions_left: session.promotions_left()?,
         })
     }
 

@@ -8,7 +8,9 @@ use nearstate_cluster::{
 };
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClusterNotice, EngineStatus, OperatorOutcome};
-use nearstate_store::{ReceiptState, Region};
+use nearstate_store::{
+    FollowedNamespace, Kind, PROMOTIONS_MAX, ReceiptState, Region, ReplicationPolicy,
+};
 
 use crate::cluster_driver::{CommandLog, DrivenCluster, PARTITION, locked, status, until};
 use crate::partition::{contents, ue};
@@ -63,6 +65,26 @@ impl Writer {
             assert!(kept >= number, "write {number} of {all} is lost: {kept} is there");
         }
     }
+}
+
+#[test]
+fn a_drain_is_refused_when_no_host_could_be_promoted() {
+    let cluster = DrivenCluster::start();
+    let session = cluster.host(1).region.session().unwrap();
+    assert_eq!(status(cluster.host(1)).unwrap().promotions_left, PROMOTIONS_MAX);
+    // The region learns that a log had versions of the last generation.
+    let mut follower = session.follow().unwrap();
+    let (kind, policy) = (Kind::Value, ReplicationPolicy::Async);
+    let (number, name, stamp) = (77, "foreign", (1 << 42) - (1 << 28));
+    let told = FollowedNamespace { number, name, kind, stamp, policy, tags: Vec::new() };
+    follower.namespace(&told).unwrap();
+    drop(follower);
+    until("the status says so", || {
+        status(cluster.host(1)).is_some_and(|status| status.promotions_left == 0)
+    });
+    let refused = cluster.drain(1).unwrap_err().to_string();
+    assert!(refused.contains("NS-5018"), "{refused}");
+    cluster.write(1, 0..10, 100);
 }
 
 #[test]

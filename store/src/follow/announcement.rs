@@ -128,16 +128,22 @@ impl Follower<'_> {
         self.remove_copy(present)
     }
 
-    /// Removes a namespace that the source has removed.
+    /// Removes a namespace that the source has removed. One that can never be removed stays,
+    /// without records and without a number at the source: the copy is complete all the same.
     pub(super) fn remove_copy(&mut self, namespace: Namespace) -> Result<()> {
         self.indexing.retain(|pending| pending.namespace() != namespace);
         self.discard_removed(namespace)?;
+        let member = &self.session.member;
         for tries in 1..=REMOVALS_MAX {
-            if self.session.remove_namespace(namespace)? {
-                return Ok(());
+            match self.session.remove_namespace(namespace) {
+                Ok(true) => return Ok(()),
+                // A process begins to watch it, or declares something of it.
+                Ok(false) => self.session.pause(tries),
+                Err(Error::BadArgument { .. }) if member.is_used_too_often(namespace.index)? => {
+                    return member.clear_source_number(namespace.index);
+                }
+                Err(error) => return Err(error),
             }
-            // A process begins to watch it, or declares something of it.
-            self.session.pause(tries);
         }
         Err(Error::Deadline { tries: REMOVALS_MAX })
     }

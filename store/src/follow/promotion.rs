@@ -64,6 +64,15 @@ impl Session {
         Arc::clone(&self.promotion_steps)
     }
 
+    /// How many promotions are left to the hosts that have the same records, of
+    /// [`PROMOTIONS_MAX`](nearstate_memory::PROMOTIONS_MAX), as far as this region knows.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn promotions_left(&self) -> Result<u64> {
+        self.member.promotions_left()
+    }
+
     fn count_promotion_step(&self) {
         self.promotion_steps.fetch_add(1, Ordering::Relaxed);
     }

@@ -78,6 +78,29 @@ fn a_large_record_is_replaced_and_deleted_once_the_log_has_room() {
     fixture.close_and_check();
 }
 
+/// A promotion leaves room for the versions that entries of the log may have.
+#[test]
+fn a_delete_that_a_full_log_refuses_takes_no_versions() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Value, WhenFull::Refuse);
+    session.put(ns, b"k", b"v").unwrap();
+    let value = vec![1_u8; 100_000];
+    while session.put(ns, b"large", &value).is_ok() {}
+    for _ in 0..1000 {
+        let refused = session.delete(ns, b"k");
+        assert!(matches!(refused, Err(Error::Behind { .. })), "{refused:?}");
+    }
+    let tail = session.log_tail_position().unwrap();
+    session.acknowledge_to(tail).unwrap();
+    session.release_to(tail, tail).unwrap();
+    assert!(session.delete(ns, b"k").unwrap());
+    let version = session.put(ns, b"k", b"v").unwrap();
+    assert!(version < 100, "{version}");
+    drop(session);
+    fixture.close_and_check();
+}
+
 /// A second reader, beside the consumer that acknowledges.
 #[test]
 fn a_log_that_keeps_entries_keeps_them_for_a_reader_that_holds_it_and_refuses_no_commit() {

@@ -33,6 +33,7 @@ mod fenced_declarations;
 mod follow;
 mod followed_namespaces;
 mod followers;
+mod generations;
 mod for_update;
 mod full_log;
 mod full_region;

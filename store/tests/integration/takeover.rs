@@ -310,6 +310,34 @@ fn a_lease_is_held_until_it_ends() {
     host.check();
 }
 
+/// Nothing stores the fence of a node that was killed.
+#[test]
+fn a_writer_is_refused_when_the_lease_of_a_killed_node_has_ended() {
+    let host = Host::new();
+    let [session, node] = [0; 2].map(|_| host.region.session().unwrap());
+    node.begin_partition(1).unwrap();
+    let ns = session.namespace("ue", &Schema::default()).unwrap();
+    session.stream(ns, WhenFull::LoseOldest).unwrap();
+    let put = || session.put(ns, b"k", b"v").map(drop);
+    let transact = || session.transact(|txn| txn.put(ns, b"k", b"w")).map(drop);
+    let hold = || node.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    hold();
+    for write in [&put as &dyn Fn() -> Result<(), Error>, &transact] {
+        write().unwrap();
+        node.set_owner_lease(Duration::from_micros(1)).unwrap();
+        let late = lease_clock() + Duration::from_secs(60);
+        while write().is_ok() {
+            assert!(lease_clock() < late, "the writer goes on");
+        }
+        for refused in [put(), transact(), put()] {
+            assert!(matches!(&refused, Err(Error::Fenced { .. })), "{refused:?}");
+        }
+        hold();
+    }
+    drop((session, node));
+    host.check();
+}
+
 #[test]
 fn views_and_evictions_survive_and_never_fall() {
     let host = Host::new();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nearstate_cluster::{HostId, PartitionId};
 use nearstate_node::{ClusterStatus, CopyStatus, EngineStatus, FileSystemSpace};
+use nearstate_store::PROMOTIONS_MAX;
 use serde_json::{Value, json};
 
 use super::file::ClusterFile;
@@ -165,6 +166,11 @@ alarms! {
         "A voter has not answered the leader of the membership for five seconds: one loss less is \
          survived. Start its node, or check the network. If it is lost, let another host vote \
          (`nearstate cluster add`), and take its vote (`nearstate cluster remove`).";
+    PROMOTIONS_USED = "NS-5018" Major "promotions-used"
+        "Each fail-over and each drain takes some of the versions that records can have, and less \
+         than half of them are left. Find out why the partition changes its owner so often. Move \
+         its records to another partition before none is left: then a drain is refused, and no \
+         host takes over.";
 }
 
 /// A condition that holds.
@@ -236,6 +242,10 @@ pub(crate) fn raised(
             raise(DRAIN_UNDECIDED, partition, undecided(engine));
         }
         let partition = file.partition_name(PartitionId(copy.partition));
+        if copy.promotions_left < PROMOTIONS_MAX / 2 {
+            let detail = format!("{} promotions are left", copy.promotions_left);
+            raise(PROMOTIONS_USED, partition.clone(), detail);
+        }
         if let Some(detail) = nearly_full(copy, failures.is_raised(NEARLY_FULL, &partition)) {
             raise(NEARLY_FULL, partition, detail);
         }

@@ -43,6 +43,7 @@ pub(crate) fn healthy() -> ClusterStatus {
         file_system_bytes_free: None,
         is_file_system_known: true,
         bytes_max: 100,
+        promotions_left: PROMOTIONS_MAX,
         members: vec![member(2), member(3)],
     };
     let engine =
@@ -88,6 +89,9 @@ fn each_condition_raises_its_alarm() {
     assert_eq!(ids(|status| status.copies[0].bytes_free = 10), Vec::<&str>::new());
     assert_eq!(ids(|status| status.copies[0].bytes_free = 9), ["NS-5008"]);
     assert_eq!(ids(|status| status.engine.voters = BTreeSet::new()), ["NS-5011"]);
+    let used = |left| move |status: &mut ClusterStatus| status.copies[0].promotions_left = left;
+    assert_eq!(ids(used(PROMOTIONS_MAX / 2)), Vec::<&str>::new());
+    assert_eq!(ids(used(PROMOTIONS_MAX / 2 - 1)), ["NS-5018"]);
     let held = |status: &mut ClusterStatus| {
         status.copies[0].role = "draining";
         status.copies[0].is_drain_undecided = true;
