@@ -2,38 +2,40 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use nearstate_store::{Metadata, Session};
 
 use crate::contract::other_writers;
-use crate::fixture::{MIXED, TestClient, node, record_body};
+use crate::fixture::{MIXED, TestClient, TestNode, node, record_body};
 
-/// Writes of each writer.
-const WRITES: usize = 300;
-
-/// Clients, and processes that are attached to the region: these write while a request is in its
-/// transaction.
+/// Clients, and writes of each.
 const CLIENTS: usize = 2;
+const WRITES: usize = 500;
+
+/// Attached processes, which write as long as the clients do: also while a request is in its
+/// transaction.
 const PROCESSES: usize = 2;
+const PROCESS_WRITES_MAX: usize = 50_000;
 
-/// The value of a write.
-fn value(writer: usize, number: usize) -> String {
-    format!("{writer}-{number}")
-}
-
-/// Puts the block of a record. Returns the previous one; `None`: there was none.
+/// Puts the block of a record, again if other writers were faster. Returns the previous one;
+/// `None`: there was none.
 fn put(client: &mut TestClient, path: &str, value: &str) -> Option<String> {
     let path = format!("{path}?get-previous=true");
     let is_block = path.contains("/blocks/");
-    let reply = if is_block {
-        client.send("PUT", &path, &[], value)
-    } else {
-        client.send("PUT", &path, &[MIXED], record_body("{}", &[("value", value)]))
-    };
-    if reply.status == 201 {
-        return None;
+    loop {
+        let reply = if is_block {
+            client.send("PUT", &path, &[], value)
+        } else {
+            client.send("PUT", &path, &[MIXED], record_body("{}", &[("value", value)]))
+        };
+        match reply.status {
+            201 => return None,
+            503 => {}
+            _ if is_block => return Some(reply.is(200, "").text()),
+            _ => return Some(reply.is(200, "").parts().remove(1)[3].clone()),
+        }
     }
-    let previous = reply.is(200, "");
-    Some(if is_block { previous.text() } else { previous.parts().remove(1)[3].clone() })
 }
 
 /// The same as an attached process.
@@ -48,38 +50,63 @@ fn put_attached(session: &Session, value: &str) -> Option<String> {
     previous.unwrap()
 }
 
+/// Between two writes of a process.
+const PAUSE: usize = 500;
+
+/// The values that a writer has written, and those that it has replaced.
+type Written = (Vec<String>, Vec<String>);
+
+fn client_writes(node: &TestNode, path: &str, writer: usize) -> Written {
+    let _others = other_writers();
+    let mut client = node.client();
+    let values: Vec<String> = (0..WRITES).map(|number| format!("c{writer}-{number}")).collect();
+    let previous = values.iter().filter_map(|value| put(&mut client, path, value)).collect();
+    (values, previous)
+}
+
+fn process_writes(node: &TestNode, writer: usize, busy: &AtomicUsize) -> Written {
+    let session = node.session();
+    let (mut values, mut previous) = (Vec::new(), Vec::new());
+    while busy.load(Ordering::Relaxed) > 0 && values.len() < PROCESS_WRITES_MAX {
+        let value = format!("p{writer}-{}", values.len());
+        previous.extend(put_attached(&session, &value));
+        values.push(value);
+        // A request that is never faster would be refused until the last of these writes.
+        (0..PAUSE).for_each(|_| std::hint::spin_loop());
+    }
+    (values, previous)
+}
+
 /// Each value is the previous one of exactly one write, except for the last one.
 fn each_is_returned_once(path: &str) {
     let _others = other_writers();
     let node = node();
     node.client().put_record("r", "{}", &[("value", "first")]).is(201, "");
-    let mut seen: Vec<String> = std::thread::scope(|scope| {
-        let node = &node;
-        let writers: Vec<_> = (0..CLIENTS + PROCESSES)
-            .map(|writer| {
-                scope.spawn(move || {
-                    let _others = other_writers();
-                    let values = (0..WRITES).map(|number| value(writer, number));
-                    if writer < CLIENTS {
-                        let mut client = node.client();
-                        values.filter_map(|value| put(&mut client, path, &value)).collect()
-                    } else {
-                        let session = node.session();
-                        let put = |value: String| put_attached(&session, &value);
-                        values.filter_map(put).collect::<Vec<_>>()
-                    }
-                })
+    let busy = AtomicUsize::new(CLIENTS);
+    let all: Vec<Written> = std::thread::scope(|scope| {
+        let (node, busy) = (&node, &busy);
+        let clients = (0..CLIENTS).map(|writer| {
+            scope.spawn(move || {
+                let written = client_writes(node, path, writer);
+                busy.fetch_sub(1, Ordering::Relaxed);
+                written
             })
-            .collect();
-        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        });
+        let processes =
+            (0..PROCESSES).map(|writer| scope.spawn(move || process_writes(node, writer, busy)));
+        let writers: Vec<_> = clients.chain(processes).collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
-    seen.push(node.client().get("/records/r/blocks/value").text());
-    seen.sort();
-    let writers = 0..CLIENTS + PROCESSES;
-    let all = writers.flat_map(|writer| (0..WRITES).map(move |number| value(writer, number)));
-    let mut written: Vec<String> = all.chain(["first".to_owned()]).collect();
+    let (mut written, mut previous) = (vec!["first".to_owned()], Vec::new());
+    for (values, replaced) in all {
+        written.extend(values);
+        previous.extend(replaced);
+    }
+    previous.push(node.client().get("/records/r/blocks/value").text());
     written.sort();
-    assert_eq!(seen, written);
+    previous.sort();
+    let differs = written.iter().zip(&previous).find(|(one, other)| one != other);
+    assert_eq!((written.len(), differs), (previous.len(), None));
 }
 
 #[test]
