@@ -2050,7 +2050,7 @@ enum ns_status ns_stream_close(struct ns_stream *stream);
  * Gets the receipt of the session's last commit in a logged namespace; position 0 before the first
  * one.
  *
- * Fails with `NS_BAD_ARGUMENT`.
+ * Fails with `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 and 3.
@@ -2279,18 +2279,35 @@ enum ns_status ns_namespace_tags(struct ns_session *session,
 /**
  * Writes a record with tags and an expiry time, in its own transaction. Within a larger
  * transaction, use `ns_txn_put_with_metadata`. The previous value and metadata are replaced.
+ * `version` receives the new version; it may be NULL.
  *
  * Fails as `ns_put`; with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
  * message names it); with `NS_BAD_ARGUMENT` if a required tag is missing; with `NS_DEADLINE`.
  *
  * # Safety
- * Rules 1 and 2.
+ * Rules 1 to 3.
  */
 enum ns_status ns_put_with_metadata(struct ns_session *session,
                                     struct ns_namespace namespace_,
                                     struct ns_bytes key,
                                     struct ns_bytes value,
-                                    struct ns_metadata metadata);
+                                    struct ns_metadata metadata,
+                                    uint64_t *version);
+
+/**
+ * Writes a record and keeps its tags and its expiry time; `ns_put` removes them. A record that
+ * does not exist is created without any. `version` receives the new version; it may be NULL.
+ *
+ * The cost is that of a transaction that reads the record. Fails as `ns_put_with_metadata`.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+enum ns_status ns_put_keeping_metadata(struct ns_session *session,
+                                       struct ns_namespace namespace_,
+                                       struct ns_bytes key,
+                                       struct ns_bytes value,
+                                       uint64_t *version);
 
 /**
  * Returns the clock that expiry times refer to: milliseconds since 1970, with the resolution of
@@ -2533,9 +2550,8 @@ enum ns_status ns_patch_if_version(struct ns_session *session,
 /**
  * Writes a record; an existing one is replaced. When the call returns, the record is visible to
  * every process and survives the death of this one. It has no tags and no expiry: those of an
- * existing record are removed. `ns_put_with_metadata` sets them, and in a transaction
- * `ns_txn_put_with_metadata` can write those that it has read. `version` receives the new version;
- * it may be NULL.
+ * existing record are removed. `ns_put_keeping_metadata` keeps them, and `ns_put_with_metadata`
+ * sets them. `version` receives the new version; it may be NULL.
  *
  * Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
  * `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`; in a namespace

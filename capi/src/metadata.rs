@@ -2,12 +2,13 @@
 
 use nearstate_model::limits::TAGS_MAX;
 use nearstate_model::{Error, Result};
-use nearstate_store::Metadata;
+use nearstate_store::{Metadata, Session};
 
 use crate::bytes::ns_bytes;
 use crate::ffi::{Out, borrow, guard};
 use crate::session::{enter, ns_namespace, ns_session};
 use crate::status::ns_status;
+use crate::write::change_record;
 
 /// A tag: a name and one of its values.
 #[repr(C)]
@@ -70,12 +71,13 @@ impl ns_metadata {
 
 /// Writes a record with tags and an expiry time, in its own transaction. Within a larger
 /// transaction, use `ns_txn_put_with_metadata`. The previous value and metadata are replaced.
+/// `version` receives the new version; it may be NULL.
 ///
 /// Fails as `ns_put`; with `NS_TAG_TAKEN` if another record has the value of a unique tag (the
 /// message names it); with `NS_BAD_ARGUMENT` if a required tag is missing; with `NS_DEADLINE`.
 ///
 /// # Safety
-/// Rules 1 and 2.
+/// Rules 1 to 3.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ns_put_with_metadata(
     session: *mut ns_session,
@@ -83,21 +85,45 @@ pub unsafe extern "C" fn ns_put_with_metadata(
     key: ns_bytes,
     value: ns_bytes,
     metadata: ns_metadata,
+    version: *mut u64,
 ) -> ns_status {
     guard(|| {
-        // SAFETY: rule 1.
-        let call = unsafe { enter(session) }?;
-        let session = call.session();
-        // SAFETY: rule 2.
-        let key = unsafe { key.key() }?;
         // SAFETY: rule 2.
         let value = unsafe { value.value() }?;
         // SAFETY: rule 2.
         let tags = unsafe { metadata.read() }?;
         let metadata = Metadata { tags: &tags, expires_ms: metadata.expires_ms };
-        let namespace = session.namespace(namespace)?;
-        session.store().transact(|txn| txn.put_with_metadata(namespace, key, value, metadata))?;
-        Ok(ns_status::NS_OK)
+        let put = |session: &Session, namespace, key: &[u8]| {
+            session.put_with_metadata(namespace, key, value, metadata)
+        };
+        // SAFETY: the same rules.
+        unsafe { change_record(session, namespace, key, version, put) }
+    })
+}
+
+/// Writes a record and keeps its tags and its expiry time; `ns_put` removes them. A record that
+/// does not exist is created without any. `version` receives the new version; it may be NULL.
+///
+/// The cost is that of a transaction that reads the record. Fails as `ns_put_with_metadata`.
+///
+/// # Safety
+/// Rules 1 to 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_put_keeping_metadata(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    value: ns_bytes,
+    version: *mut u64,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 2.
+        let value = unsafe { value.value() }?;
+        let put = |session: &Session, namespace, key: &[u8]| {
+            session.put_keeping_metadata(namespace, key, value)
+        };
+        // SAFETY: the same rules.
+        unsafe { change_record(session, namespace, key, version, put) }
     })
 }
 

@@ -468,7 +468,7 @@ pub(crate) const fn code_of(state: ReceiptState) -> u32 {
 /// Gets the receipt of the session's last commit in a logged namespace; position 0 before the first
 /// one.
 ///
-/// Fails with `NS_BAD_ARGUMENT`.
+/// Fails with `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -482,7 +482,8 @@ pub unsafe extern "C" fn ns_receipt_of_commit(
         let call = unsafe { enter(session) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(receipt, "the receipt") }?;
-        out.put(ns_receipt::of(call.session().store().receipt()));
+        let store = call.session().store();
+        out.put(ns_receipt::of(store.receipt_at(store.last_commit_position())?));
         Ok(ns_status::NS_OK)
     })
 }

@@ -80,9 +80,8 @@ unsafe fn delete(
 
 /// Writes a record; an existing one is replaced. When the call returns, the record is visible to
 /// every process and survives the death of this one. It has no tags and no expiry: those of an
-/// existing record are removed. `ns_put_with_metadata` sets them, and in a transaction
-/// `ns_txn_put_with_metadata` can write those that it has read. `version` receives the new version;
-/// it may be NULL.
+/// existing record are removed. `ns_put_keeping_metadata` keeps them, and `ns_put_with_metadata`
+/// sets them. `version` receives the new version; it may be NULL.
 ///
 /// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
 /// `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`; in a namespace

@@ -120,6 +120,7 @@ impl Region {
         // A region that was created with all its pages has them, whatever its chunks say.
         let missing = map.len().saturating_sub(bytes_on_disk(map)?);
         let bytes_without_pages = without_pages.min(missing);
+        self.shared.check_not_truncated()?;
         Ok(HeapSpace { bytes_max: self.bytes_max(), bytes_taken, bytes_without_pages })
     }
 
@@ -132,7 +133,7 @@ impl Region {
         let map = &self.shared.map;
         let load = |at: u64| -> Result<u64> { Ok(map.word(at)?.load(Ordering::Acquire)) };
         let HeapSpace { bytes_max, bytes_taken, bytes_without_pages } = self.heap_space()?;
-        Ok(Inspection {
+        let inspection = Inspection {
             path: map.path().to_owned(),
             format: FORMAT,
             id: [load(SUPER_ID)?, load(SUPER_ID + 8)?],
@@ -148,7 +149,9 @@ impl Region {
             following: following(map)?,
             namespaces: namespace::list(map)?,
             members: self.members()?,
-        })
+        };
+        self.shared.check_not_truncated()?;
+        Ok(inspection)
     }
 
     /// Maps the pages of the allocated heap into this process, so that later accesses do not fault:
@@ -185,6 +188,7 @@ impl Region {
         let map = &self.shared.map;
         let mut pages = PagesByNode::default();
         let used = ChunkIndex(chunks_used(map)?).start();
+        self.shared.check_not_truncated()?;
         map.count_pages(0, used.min(bytes), &mut pages)?;
         Ok(pages)
     }
@@ -234,6 +238,7 @@ impl Region {
                 is_alive: !is_dead(&self.shared, index)?,
             });
         }
+        self.shared.check_not_truncated()?;
         Ok(members)
     }
 }

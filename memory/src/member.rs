@@ -33,7 +33,7 @@ use crate::member::held_since::note_stalled;
 use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
 use crate::member::refusals::Refusals;
 use crate::member::stalled::StallHooks;
-use crate::region::file::{Region, Shared};
+use crate::region::file::{Region, Shared, truncated};
 use crate::region::index_table::IndexTable;
 use crate::region::liveness::is_process_alive;
 use crate::region::map::Map;
@@ -384,6 +384,13 @@ impl Member {
         Ok(())
     }
 
+    /// What was loaded where zeros have a meaning: a missing page reads as zeros. Cost: one load.
+    #[inline]
+    pub(crate) fn checked<T>(&self, loaded: T) -> Result<T> {
+        self.check_not_truncated()?;
+        Ok(loaded)
+    }
+
     #[cold]
     fn unusable(&self) -> Error {
         if self.map().is_forked() {
@@ -392,7 +399,7 @@ impl Member {
         if !self.map().is_damaged() && self.health.get() != Health::Running {
             return Error::SessionStopped;
         }
-        Error::Damaged { detail: "its file was truncated while it was attached".to_owned() }
+        truncated()
     }
 
     /// Ends this session's work after a panic inside an operation. Every later operation fails with

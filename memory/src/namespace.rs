@@ -111,7 +111,7 @@ impl Member {
     /// `Damaged`, `Forked`.
     pub fn namespaces(&self) -> Result<Vec<NamespaceEntry>> {
         self.check_usable()?;
-        Ok(list(self.map())?)
+        self.checked(list(self.map())?)
     }
 
     /// The number of namespaces.

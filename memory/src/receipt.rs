@@ -139,10 +139,16 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn place_of(&self, position: u64) -> Result<LogPlace, Corruption> {
+    pub fn place_of(&self, position: u64) -> Result<LogPlace> {
         if position == 0 {
             return Ok(LogPlace::default());
         }
+        self.checked(self.loaded_place_of(position)?)
+    }
+
+    #[inline]
+    fn loaded_place_of(&self, position: u64) -> Result<LogPlace, Corruption> {
+        debug_assert!(position != 0, "nothing has no incarnation");
         let own = identity(self.map())?;
         let begin = begin_of(self.map(), own.incarnation, own.incarnation)?;
         if position > begin.unwrap_or(0) {
@@ -153,7 +159,6 @@ impl Member {
 
     #[cold]
     fn place_before(&self, own: LogIdentity, position: u64) -> Result<LogPlace, Corruption> {
-        debug_assert!(position != 0, "nothing has no incarnation");
         let mut age = 1;
         // Of a position that is older than all that is known, the oldest one known says that this
         // region has given it.
@@ -174,8 +179,8 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn place_state(&self, place: LogPlace) -> Result<PositionState, Corruption> {
-        place_state(self.map(), place)
+    pub fn place_state(&self, place: LogPlace) -> Result<PositionState> {
+        self.checked(place_state(self.map(), place)?)
     }
 
     /// As [`Member::wait_for_position`]. A place of the log that the region follows is waited for
@@ -189,12 +194,12 @@ impl Member {
             let left =
                 begin.map_or(timeout, |begin: Instant| timeout.saturating_sub(begin.elapsed()));
             debug_assert!(left <= timeout, "a wait gets longer");
-            match standing(self.map(), place)? {
+            match self.checked(standing(self.map(), place)?)? {
                 Standing::Own(position) => return self.wait_for_position(position, left),
                 Standing::Lost => return Ok(PositionState::Lost),
                 Standing::Unknown => return Ok(PositionState::Unknown),
                 Standing::Followed => {
-                    let state = followed_state(self.map())?;
+                    let state = self.checked(followed_state(self.map())?)?;
                     if left.is_zero() || state != PositionState::Pending {
                         return Ok(state);
                     }
@@ -205,7 +210,6 @@ impl Member {
             let word = self.map().word(LOG_WAKE)?;
             let seen = register_waiter(word);
             futex_wait(word, seen, left.min(SLEEP_MAX))?;
-            self.check_not_truncated()?;
         }
     }
 
@@ -216,14 +220,14 @@ impl Member {
     /// `Damaged`, `Forked`, `System`.
     pub fn wait_until_applied(&self, place: LogPlace, timeout: Duration) -> Result<bool> {
         self.check_usable()?;
-        if let Some(known) = is_applied(self.map(), place)? {
+        if let Some(known) = self.checked(is_applied(self.map(), place)?)? {
             return Ok(known);
         }
         let begin = Instant::now();
         let word = self.map().word(LOG_WAKE)?;
         loop {
             let seen = register_waiter(word);
-            if let Some(known) = is_applied(self.map(), place)? {
+            if let Some(known) = self.checked(is_applied(self.map(), place)?)? {
                 return Ok(known);
             }
             let left = timeout.saturating_sub(begin.elapsed());
@@ -232,7 +236,6 @@ impl Member {
             }
             futex_wait(word, seen, left.min(SLEEP_MAX))?;
             self.check_usable()?;
-            self.check_not_truncated()?;
         }
     }
 
@@ -255,8 +258,7 @@ impl LogWaiter {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn place_state(&self, place: LogPlace) -> Result<PositionState> {
-        self.check_usable()?;
-        Ok(place_state(&self.shared.map, place)?)
+        self.checked(place_state(&self.shared.map, place)?)
     }
 
     /// As [`Member::position_state`].
@@ -264,17 +266,16 @@ impl LogWaiter {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn position_state(&self, position: u64) -> Result<PositionState> {
-        self.check_usable()?;
-        Ok(position_state(&self.shared.map, position)?)
+        self.checked(position_state(&self.shared.map, position)?)
     }
 
     /// The position of the region's own log that a place stands for; `None`: it is of another log,
     /// and nothing that its consumer does decides it.
     ///
     /// # Errors
-    /// `Damaged`.
+    /// `Damaged`, `Forked`.
     pub fn own_position(&self, place: LogPlace) -> Result<Option<u64>> {
-        match standing(&self.shared.map, place)? {
+        match self.checked(standing(&self.shared.map, place)?)? {
             Standing::Own(position) => Ok(Some(position)),
             Standing::Followed | Standing::Lost | Standing::Unknown => Ok(None),
         }

@@ -426,7 +426,7 @@ impl RingReader {
     }
 
     fn check_not_truncated(&self) -> Result<()> {
-        check_not_truncated(&self.shared)
+        self.shared.check_not_truncated()
     }
 }
 
@@ -513,15 +513,8 @@ fn is_beyond(shared: &Shared, ring_at: u64, position: u64) -> Result<bool> {
     let words = words_at(&shared.map, ring_at)?;
     let is_beyond = words.tail.load(Ordering::Acquire) != position;
     // A missing page reads as zeros, which look like an empty ring.
-    check_not_truncated(shared)?;
+    shared.check_not_truncated()?;
     Ok(is_beyond)
-}
-
-fn check_not_truncated(shared: &Shared) -> Result<()> {
-    if !shared.map.is_damaged() {
-        return Ok(());
-    }
-    Err(Error::Damaged { detail: "its file was truncated while it was attached".to_owned() })
 }
 
 #[cfg(not(loom))]

@@ -279,8 +279,9 @@ impl LocalStorage {
     }
 
     /// As `request`, for an idempotent request: repeats it once over a new ring if the old one has
-    /// ended, as after a restart of the node.
-    fn request_idempotent(&mut self, args: &[&[u8]]) -> Result<RespReply> {
+    /// ended, as after a restart of the node. `None`: the node grants the region now, and the
+    /// caller uses that.
+    fn request_idempotent(&mut self, args: &[&[u8]]) -> Result<Option<RespReply>> {
         let was_open = matches!(self.open, LocalConnection::Ring(_));
         let start = Instant::now();
         match self.request(args) {
@@ -289,14 +290,13 @@ impl LocalStorage {
                     && error.kind == ErrorKind::OperationInterrupted
                     && start.elapsed() < self.timeout =>
             {
-                // The node may grant the region now; then the caller uses that.
-                if matches!(self.connected()?, LocalConnection::Ring(_)) {
-                    self.request(args)
-                } else {
-                    Err(error)
+                match self.connected()? {
+                    LocalConnection::Ring(_) => self.request(args).map(Some),
+                    LocalConnection::Region(_) => Ok(None),
+                    LocalConnection::Closed => Err(error),
                 }
             }
-            reply => reply,
+            reply => reply.map(Some),
         }
     }
 
@@ -378,6 +378,7 @@ impl SyncStorage for LocalStorage {
         validate::namespace(namespace)?;
         let ready = match self.region() {
             Ok(Some(region)) => region.is_ready(namespace),
+            // A region that is granted only now is there.
             Ok(None) => self.request_idempotent(&[b"PING"]).map(|_| true),
             Err(error) => Err(error),
         };
@@ -447,15 +448,24 @@ impl SyncStorage for LocalStorage {
             return Ok(());
         }
         let named: Vec<_> = keys.iter().map(|key| redis_key(namespace, key)).collect();
-        let RespReply::Array(values) = self.request_idempotent(&with_keys(b"MGET", &named))? else {
-            return Err(unexpected_reply("MGET"));
-        };
-        for (key, value) in keys.iter().zip(values) {
-            if let RespReply::Bulk(value) = value {
-                each(key, &value);
+        match self.request_idempotent(&with_keys(b"MGET", &named))? {
+            Some(RespReply::Array(values)) => {
+                for (key, value) in keys.iter().zip(values) {
+                    if let RespReply::Bulk(value) = value {
+                        each(key, &value);
+                    }
+                }
+                Ok(())
             }
+            Some(_) => Err(unexpected_reply("MGET")),
+            // Nothing was reported yet.
+            None => match &mut self.open {
+                LocalConnection::Region(mapped) => mapped.storage.visit(namespace, keys, each),
+                LocalConnection::Closed | LocalConnection::Ring(_) => Err(Error::refused(
+                    "this back-end has no region, which is a bug of the library",
+                )),
+            },
         }
-        Ok(())
     }
 
     fn remove(&mut self, namespace: &str, keys: &[&[u8]]) -> Result<()> {

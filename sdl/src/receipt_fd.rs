@@ -3,14 +3,14 @@
 //! One thread in the process sleeps until the log's consumer acknowledges something, and makes the
 //! descriptor readable when a receipt that was added is decided, however many there are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::future::Future as _;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{Builder, JoinHandle};
 
@@ -104,19 +104,77 @@ impl ReceiptNotifier {
     /// # Errors
     /// `NotConnected` if the process may not open another descriptor.
     pub fn receipt_fd(&self) -> Result<ReceiptFd> {
-        let signal = Arc::new(Signal(File::from(create_eventfd()?)));
-        let (waker, waiting) = (Waker::from(Arc::clone(&signal)), BTreeMap::new());
-        Ok(ReceiptFd { shared: Arc::clone(&self.shared), signal, waker, waiting, added: 0 })
+        let signal = File::from(create_eventfd()?);
+        let ready = Arc::new(ReadyList { signal, keys: Mutex::default() });
+        Ok(ReceiptFd {
+            shared: Arc::clone(&self.shared),
+            ready,
+            waiting: BTreeMap::new(),
+            added: 0,
+        })
     }
 }
 
-/// Makes the descriptor readable.
-struct Signal(File);
+/// A receipt, and how many were added before it: one can be added several times.
+type ReceiptKey = (Receipt, u64);
 
-impl Wake for Signal {
+/// The receipts of a set that may be decided. The descriptor is readable while there is one.
+struct ReadyList {
+    signal: File,
+    keys: Mutex<BTreeSet<ReceiptKey>>,
+}
+
+impl ReadyList {
+    /// A panic of a lock holder leaves the list consistent.
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<ReceiptKey>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With the lock, so that the descriptor and the list agree.
+    fn insert(&self, key: ReceiptKey) {
+        let mut keys = self.lock();
+        if keys.is_empty() {
+            // Any number makes it readable. The write cannot fail: there is room for 2^64 - 2.
+            let _ = (&self.signal).write(&1_u64.to_le_bytes());
+        }
+        keys.insert(key);
+    }
+
+    /// The first one.
+    fn pop(&self) -> Option<ReceiptKey> {
+        let mut keys = self.lock();
+        let first = keys.pop_first();
+        self.clear_signal(&keys);
+        first
+    }
+
+    fn remove(&self, key: &ReceiptKey) {
+        let mut keys = self.lock();
+        keys.remove(key);
+        self.clear_signal(&keys);
+    }
+
+    fn clear_signal(&self, keys: &BTreeSet<ReceiptKey>) {
+        if keys.is_empty() {
+            // It fails if the list was empty before.
+            let _ = (&self.signal).read(&mut [0; 8]);
+        }
+    }
+}
+
+/// Lists a receipt, and so makes the descriptor readable.
+struct KeyWaker {
+    ready: Arc<ReadyList>,
+    key: ReceiptKey,
+}
+
+impl Wake for KeyWaker {
     fn wake(self: Arc<Self>) {
-        // Any number makes it readable. The write cannot fail: there is room for 2^64 - 2.
-        let _ = (&self.0).write(&1_u64.to_le_bytes());
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ready.insert(self.key);
     }
 }
 
@@ -127,10 +185,9 @@ impl Wake for Signal {
 /// or write the descriptor.
 pub struct ReceiptFd {
     shared: Arc<NotifierThread>,
-    signal: Arc<Signal>,
-    waker: Waker,
+    ready: Arc<ReadyList>,
     /// By position, then in the order of their adding.
-    waiting: BTreeMap<(Receipt, u64), ReceiptWait>,
+    waiting: BTreeMap<ReceiptKey, (ReceiptWait, Waker)>,
     added: u64,
 }
 
@@ -151,14 +208,15 @@ impl ReceiptFd {
         if self.is_forked() {
             return; // The parent has the descriptor, too, and would be signalled.
         }
-        let mut wait = self.shared.waits.wait(receipt);
-        let mut cx = Context::from_waker(&self.waker);
-        if Pin::new(&mut wait).poll(&mut cx).is_ready() {
-            // `next` looks again.
-            self.waker.wake_by_ref();
-        }
         self.added += 1;
-        self.waiting.insert((receipt, self.added), wait);
+        let key = (receipt, self.added);
+        let waker = Waker::from(Arc::new(KeyWaker { ready: Arc::clone(&self.ready), key }));
+        let mut wait = self.shared.waits.wait(receipt);
+        if Pin::new(&mut wait).poll(&mut Context::from_waker(&waker)).is_ready() {
+            // `next` looks again.
+            waker.wake_by_ref();
+        }
+        self.waiting.insert(key, (wait, waker));
     }
 
     /// Waits for a receipt no longer. Returns the number of times that it was added and not yet
@@ -173,6 +231,10 @@ impl ReceiptFd {
         while let Some((&place, _)) = self.waiting.range((receipt, 0)..=(receipt, u64::MAX)).next()
         {
             self.waiting.remove(&place);
+            // In a child, a thread of the parent may have held the lock.
+            if !self.is_forked() {
+                self.ready.remove(&place);
+            }
             removed += 1;
         }
         removed
@@ -192,18 +254,12 @@ impl ReceiptFd {
         if self.is_forked() {
             return Err(Cause::Forked.into());
         }
-        // Before the look: what is decided behind it signals again.
-        let mut count = [0; 8];
-        let _ = (&self.signal.0).read(&mut count);
-        let mut cx = Context::from_waker(&self.waker);
-        // A fail-over loses the positions behind its seal, and may leave others undecided.
-        for ends in [BTreeMap::first_entry, BTreeMap::last_entry] {
-            let Some(mut end) = ends(&mut self.waiting) else { break };
-            if let Poll::Ready(state) = Pin::new(end.get_mut()).poll(&mut cx) {
-                let receipt = end.remove().receipt();
-                // There may be more.
-                self.waker.wake_by_ref();
-                return Ok(Some((receipt, state?)));
+        while let Some(key) = self.ready.pop() {
+            // It may have been removed just before its waker was called.
+            let Some((wait, waker)) = self.waiting.get_mut(&key) else { continue };
+            if let Poll::Ready(state) = Pin::new(wait).poll(&mut Context::from_waker(waker)) {
+                self.waiting.remove(&key);
+                return Ok(Some((key.0, state?)));
             }
         }
         Ok(None)
@@ -222,12 +278,12 @@ impl ReceiptFd {
 
 impl AsFd for ReceiptFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.signal.0.as_fd()
+        self.ready.signal.as_fd()
     }
 }
 
 impl AsRawFd for ReceiptFd {
     fn as_raw_fd(&self) -> RawFd {
-        self.signal.0.as_raw_fd()
+        self.ready.signal.as_raw_fd()
     }
 }

@@ -26,6 +26,7 @@ crate::fixture::c_tests! {
     a_copy_from_a_truncated_file_is_not_a_value
     an_iteration_over_a_truncated_file_fails
     a_view_of_a_truncated_file_is_noticed
+    in_a_truncated_file_nothing_counts_as_replicated
 }
 
 fn output_of(command: &mut Command) -> String {

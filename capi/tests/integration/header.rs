@@ -111,6 +111,7 @@ fn calls_that_commit_name_what_their_commit_can_return() {
         ("ns_put_if_version", "as `ns_put`"),
         ("ns_put_if_value", "as `ns_put`"),
         ("ns_put_with_metadata", "as `ns_put`"),
+        ("ns_put_keeping_metadata", "as `ns_put_with_metadata`"),
         ("ns_patch_if_absent", "as `ns_patch`"),
         ("ns_patch_if_version", "as `ns_patch`"),
         ("ns_delete_if_version", "as\n * `ns_delete`"),

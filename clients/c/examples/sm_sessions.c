@@ -81,7 +81,7 @@ static int establish(struct smf *smf, char **words)
     };
     ns_metadata metadata = {tags, 3, ns_now_ms() + LIFETIME_MS};
     ns_status status = ns_put_with_metadata(smf->session, smf->sessions, ns_text(words[0]),
-                                       ns_text("5qi=9 arp=8"), metadata);
+                                       ns_text("5qi=9 arp=8"), metadata, NULL);
     if (status == NS_TAG_TAKEN) {
         ns_counter_add(smf->session, smf->statistics, ns_text("refused"), 1);
         puts("the TEID is taken");

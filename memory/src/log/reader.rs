@@ -312,24 +312,24 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn log_tail(&self) -> Result<u64, Corruption> {
-        Ok(self.map().word(LOG_TAIL)?.load(Ordering::Acquire))
+    pub fn log_tail(&self) -> Result<u64> {
+        self.checked(self.map().word(LOG_TAIL)?.load(Ordering::Acquire))
     }
 
     /// The lowest position that the log keeps; 0 and 1 if it has forgotten none.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn log_floor_position(&self) -> Result<u64, Corruption> {
-        Ok(self.map().word(LOG_FLOOR)?.load(Ordering::Acquire))
+    pub fn log_floor_position(&self) -> Result<u64> {
+        self.checked(self.map().word(LOG_FLOOR)?.load(Ordering::Acquire))
     }
 
     /// The highest position that was acknowledged.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn log_acknowledged(&self) -> Result<u64, Corruption> {
-        Ok(self.map().word(LOG_REPLICATED)?.load(Ordering::Acquire))
+    pub fn log_acknowledged(&self) -> Result<u64> {
+        self.checked(self.map().word(LOG_REPLICATED)?.load(Ordering::Acquire))
     }
 
     /// What the consumer has done with a position. Two loads, if it has lost nothing.
@@ -337,8 +337,8 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     #[inline]
-    pub fn position_state(&self, position: u64) -> Result<PositionState, Corruption> {
-        position_state(self.map(), position)
+    pub fn position_state(&self, position: u64) -> Result<PositionState> {
+        self.checked(position_state(self.map(), position)?)
     }
 
     /// Waits until the consumer has acknowledged or lost a position, for at most `timeout`.
@@ -369,7 +369,6 @@ impl Member {
                 return Ok(state);
             }
             futex_wait(word, seen, left.min(SLEEP_MAX))?;
-            self.check_not_truncated()?;
         }
     }
 
@@ -378,8 +377,8 @@ impl Member {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn is_acknowledgement_awaited(&self) -> Result<bool, Corruption> {
-        Ok(may_have_waiters(self.map().word(LOG_WAKE)?))
+    pub fn is_acknowledgement_awaited(&self) -> Result<bool> {
+        self.checked(may_have_waiters(self.map().word(LOG_WAKE)?))
     }
 
     /// Waits for acknowledgements on another thread.
@@ -448,6 +447,14 @@ pub struct LogProgress {
     gaps: u64,
 }
 
+impl LogProgress {
+    /// How many ranges of positions were lost. While it stays, no position behind one that is
+    /// pending becomes decided.
+    pub const fn gaps(self) -> u64 {
+        self.gaps
+    }
+}
+
 /// Waits for acknowledgements without a session. Several threads can use it at the same time.
 #[derive(Clone, Debug)]
 pub struct LogWaiter {
@@ -461,7 +468,7 @@ impl LogWaiter {
     /// `Damaged`.
     pub fn progress(&self) -> Result<LogProgress> {
         let load = |at| Ok::<_, Corruption>(self.shared.map.word(at)?.load(Ordering::Acquire));
-        Ok(LogProgress { replicated: load(LOG_REPLICATED)?, gaps: load(LOG_GAP_COUNT)? })
+        self.checked(LogProgress { replicated: load(LOG_REPLICATED)?, gaps: load(LOG_GAP_COUNT)? })
     }
 
     /// Sleeps until the consumer has done more than `known`, `is_over` is true after
@@ -506,7 +513,15 @@ impl LogWaiter {
         self.shared.map.is_forked()
     }
 
-    pub(crate) fn check_usable(&self) -> Result<()> {
+    /// As [`Member::checked`].
+    #[inline]
+    pub(crate) fn checked<T>(&self, loaded: T) -> Result<T> {
+        self.check_usable()?;
+        self.shared.check_not_truncated()?;
+        Ok(loaded)
+    }
+
+    fn check_usable(&self) -> Result<()> {
         if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 }

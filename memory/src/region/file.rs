@@ -156,6 +156,20 @@ pub(crate) struct Shared {
     pub(crate) log_hold: AtomicU64,
 }
 
+impl Shared {
+    /// Fails once the file lost pages, for readers without a session.
+    #[inline]
+    pub(crate) fn check_not_truncated(&self) -> Result<()> {
+        if self.map.is_damaged() { Err(truncated()) } else { Ok(()) }
+    }
+}
+
+/// The error of a region whose file lost pages: they read as zeros.
+#[cold]
+pub(crate) fn truncated() -> Error {
+    Error::Damaged { detail: "its file was truncated while it was attached".to_owned() }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.map.is_forked() {

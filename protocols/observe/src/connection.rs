@@ -81,9 +81,9 @@ impl ConnectionHandler for ObserveConnection {
                 }
                 HttpParseResult::TooLarge => {
                     let why = "the head of a request may have 8 KiB and 64 headers";
-                    refuse("431 HttpRequest Header Fields Too Large", why, output)
+                    refuse("431 Request Header Fields Too Large", why, output)
                 }
-                HttpParseResult::Invalid(why) => refuse("400 Bad HttpRequest", why, output),
+                HttpParseResult::Invalid(why) => refuse("400 Bad Request", why, output),
             };
         }
         Consumed { bytes: taken, next: then }

@@ -5,7 +5,7 @@ use nearstate_local_transport::{
     LocalResource, PipeEnd, PipeInterest, response_line, ring_doorbell, send,
 };
 use nearstate_store::{CreateOptions, Region};
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
 use std::thread;
@@ -43,8 +43,7 @@ fn a_mapped_region_is_not_attached_again() {
     let node = UnixListener::bind(&path).unwrap();
     let serve = |is_valid: bool| {
         let (socket, _) = node.accept().unwrap();
-        let request = b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n";
-        (&socket).read_exact(&mut vec![0; request.len()]).unwrap();
+        read_region_request(&socket);
         let files = region.files().unwrap();
         let liveness = if is_valid { files.liveness.as_fd() } else { files.file.as_fd() };
         send(&socket, &response_line(LocalResource::Region), &[files.file.as_fd(), liveness])
@@ -68,13 +67,54 @@ fn a_mapped_region_is_not_attached_again() {
     });
 }
 
+/// Reads the request for a region.
+fn read_region_request(mut socket: &UnixStream) {
+    let request = b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n";
+    let mut read = vec![0; request.len()];
+    socket.read_exact(&mut read).unwrap();
+    assert_eq!(read, request);
+}
+
+/// The client asks for the region first, and gets one only from the second node.
+#[test]
+fn an_idempotent_read_uses_the_region_that_a_restarted_node_grants() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let path = folder.path().join("node.sock");
+    let node = UnixListener::bind(&path).unwrap();
+    // Not in a scope: if the test fails, it waits for a client for ever.
+    let server = thread::Builder::new().spawn(move || {
+        let (first, _) = node.accept().unwrap();
+        read_region_request(&first);
+        (&first).write_all(b"-ERR not granted\r\n").unwrap();
+        serve_ring_to(&first, 0, |_| "");
+        drop(first);
+        let (second, _) = node.accept().unwrap();
+        read_region_request(&second);
+        let files = region.files().unwrap();
+        let descriptors = [files.file.as_fd(), files.liveness.as_fd()];
+        send(&second, &response_line(LocalResource::Region), &descriptors).unwrap();
+        second
+    });
+    let server = server.unwrap();
+    let mut storage = LocalStorage::open(&format!("{}?timeout=60s", path.display())).unwrap();
+    assert_eq!(storage.access(), Some(LocalAccess::Ring));
+    assert!(storage.get("ns", &[b"k"]).unwrap().is_empty());
+    assert_eq!(storage.access(), Some(LocalAccess::Region));
+    drop(server.join().unwrap());
+}
+
 /// Accepts a client, gives it a ring and answers so many of its requests.
 fn serve_ring(node: &UnixListener, answers: usize, answer: impl Fn(&str) -> &'static str) {
     let (socket, _) = node.accept().unwrap();
+    serve_ring_to(&socket, answers, answer);
+}
+
+fn serve_ring_to(mut socket: &UnixStream, answers: usize, answer: impl Fn(&str) -> &'static str) {
     let request = b"*2\r\n$5\r\nLOCAL\r\n$4\r\nRING\r\n";
-    (&socket).read_exact(&mut vec![0; request.len()]).unwrap();
+    socket.read_exact(&mut vec![0; request.len()]).unwrap();
     let (mut end, memory) = PipeEnd::create().unwrap();
-    send(&socket, &response_line(LocalResource::Ring), &[memory.as_fd()]).unwrap();
+    send(socket, &response_line(LocalResource::Ring), &[memory.as_fd()]).unwrap();
     for _ in 0..answers {
         let mut request = [0; 1024];
         let bytes = loop {
@@ -83,13 +123,13 @@ fn serve_ring(node: &UnixListener, answers: usize, answer: impl Fn(&str) -> &'st
                 break moved.bytes;
             }
             if end.fall_asleep(PipeInterest { readable: true, writable: false }) {
-                let _ = (&socket).read(&mut [0; 8]).unwrap();
+                let _ = socket.read(&mut [0; 8]).unwrap();
                 end.wake();
             }
         };
         let answer = answer(std::str::from_utf8(&request[..bytes]).unwrap());
         if end.write(answer.as_bytes()).unwrap().must_ring_doorbell {
-            ring_doorbell(&socket);
+            ring_doorbell(socket);
         }
     }
 }

@@ -123,3 +123,35 @@ fn a_descriptor_is_readable_when_a_receipt_is_decided_and_not_before() {
     assert!(is_readable(&fd, Duration::ZERO));
     assert_eq!(fd.next().unwrap(), Some((receipts[3], ReceiptState::Replicated)));
 }
+
+/// Neither end of the order of receipts is decided.
+#[test]
+fn a_decided_receipt_between_two_pending_ones_makes_the_descriptor_readable() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_region, session) = region(&folder);
+    session.set_commit_wait(nearstate_store::CommitWait::Never, Duration::ZERO);
+    let sessions = session.known_namespace("sessions").unwrap().unwrap();
+    let [first, second, last] = [1_u8, 2, 3].map(|number| {
+        session.put(sessions, &[number], b"v").unwrap();
+        session.take_owed_receipt()
+    });
+    // Of a log that this region does not know.
+    let foreign = Receipt::from_parts(second.position(), second.incarnation() ^ (1 << 60));
+    let notifier = ReceiptNotifier::new(&session).unwrap();
+    let mut fd = notifier.receipt_fd().unwrap();
+    for receipt in [first, last, foreign] {
+        fd.add(receipt);
+    }
+    assert!(is_readable(&fd, Duration::ZERO));
+    assert_eq!(fd.next().unwrap(), Some((foreign, ReceiptState::Unknown)));
+    assert!(!is_readable(&fd, Duration::ZERO), "the last one that is decided was taken out");
+    assert_eq!((fd.next().unwrap(), fd.len()), (None, 2));
+    // One that is decided stays readable when a pending one before it is removed, and one that is
+    // removed is not readable any more.
+    fd.add(foreign);
+    assert_eq!(fd.remove(first), 1);
+    assert!(is_readable(&fd, Duration::ZERO));
+    assert_eq!(fd.remove(foreign), 1);
+    assert!(!is_readable(&fd, Duration::ZERO));
+    assert_eq!((fd.next().unwrap(), fd.len()), (None, 1));
+}

@@ -253,7 +253,7 @@ impl Session {
     /// # Errors
     /// `Damaged`.
     pub fn replicated_position(&self) -> Result<u64> {
-        Ok(self.member.log_acknowledged()?)
+        self.member.log_acknowledged()
     }
 
     /// True if a process may wait for what is behind the replicated position: a source of the log
@@ -263,7 +263,7 @@ impl Session {
     /// # Errors
     /// `Damaged`.
     pub fn is_replication_awaited(&self) -> Result<bool> {
-        Ok(self.member.is_acknowledgement_awaited()?)
+        self.member.is_acknowledgement_awaited()
     }
 
     /// The highest position of the log that was drawn.
@@ -271,7 +271,7 @@ impl Session {
     /// # Errors
     /// `Damaged`.
     pub fn log_tail_position(&self) -> Result<u64> {
-        Ok(self.member.log_tail()?)
+        self.member.log_tail()
     }
 
     /// No consumer needs the entries of the log up to a position: one that keeps entries

@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use nearstate_memory::{LogWaiter, PositionState};
+use nearstate_memory::{LogProgress, LogWaiter, PositionState};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::log::receipt::{Receipt, ReceiptState};
@@ -36,8 +36,10 @@ pub struct ReceiptWaits {
 struct WaitList {
     /// By position, then by the number of the wait.
     wakers: BTreeMap<(u64, u64), Waker>,
-    /// Of receipts of other logs, by the number of the wait. They look again at each progress.
-    others: BTreeMap<u64, Waker>,
+    /// Of receipts of other logs, by the number of the wait. No position of the log orders them.
+    others: BTreeMap<u64, (Receipt, Waker)>,
+    /// The gaps of the log when each of `wakers` was looked at.
+    gaps: Option<u64>,
     next: u64,
     is_over: bool,
     /// Why the thread has ended early.
@@ -87,7 +89,8 @@ impl ReceiptWaits {
                 let mut list = self.lock();
                 list.failed = Some(error);
                 std::mem::take(&mut list.wakers).into_values().for_each(Waker::wake);
-                std::mem::take(&mut list.others).into_values().for_each(Waker::wake);
+                let others = std::mem::take(&mut list.others).into_values();
+                others.map(|(_, waker)| waker).for_each(Waker::wake);
                 return;
             }
         }
@@ -123,24 +126,37 @@ impl ReceiptWaits {
     /// T1 to T3.
     fn wake_once(&self) -> Result<()> {
         let progress = self.waiter.progress()?;
-        let mut decided = Vec::new();
-        {
-            let mut list = self.lock();
-            decided.extend(std::mem::take(&mut list.others).into_values());
-            // A fail-over loses the positions behind its seal, and may leave others undecided.
-            for ends in [BTreeMap::first_entry, BTreeMap::last_entry] {
-                while let Some(end) = ends(&mut list.wakers) {
-                    let (position, _) = *end.key();
-                    if self.waiter.position_state(position)? == PositionState::Pending {
-                        break;
-                    }
-                    decided.push(end.remove());
-                }
-            }
-        }
+        let decided = self.take_decided(progress)?;
         // Without the lock: a waker may poll its task at once.
         decided.into_iter().for_each(Waker::wake);
         self.waiter.wait(progress, || self.lock().is_over)
+    }
+
+    /// The wakers of what is decided. They are not listed any more.
+    fn take_decided(&self, progress: LogProgress) -> Result<Vec<Waker>> {
+        let mut list = self.lock();
+        // A full log, or a fail-over, loses positions between others that stay undecided. A wait
+        // that is listed later looks at its state itself.
+        let looks_at_all = list.gaps != Some(progress.gaps());
+        let (mut places, mut numbers) = (Vec::new(), Vec::new());
+        for &(position, number) in list.wakers.keys() {
+            if self.waiter.position_state(position)? != PositionState::Pending {
+                places.push((position, number));
+            } else if !looks_at_all {
+                break;
+            }
+        }
+        for (&number, (receipt, _)) in &list.others {
+            if self.state(*receipt)? != ReceiptState::Pending {
+                numbers.push(number);
+            }
+        }
+        list.gaps = Some(progress.gaps());
+        let mut decided: Vec<Waker> =
+            places.iter().filter_map(|place| list.wakers.remove(place)).collect();
+        let others = numbers.iter().filter_map(|number| list.others.remove(number));
+        decided.extend(others.map(|(_, waker)| waker));
+        Ok(decided)
     }
 }
 
@@ -194,11 +210,11 @@ impl Future for ReceiptWait {
             });
             invariant!(number <= list.next, "wait {number} has a number that was not given");
             let waker = cx.waker().clone();
-            let before = match position {
-                Some(position) => list.wakers.insert((position, number), waker),
-                None => list.others.insert(number, waker),
+            let is_listed_twice = match position {
+                Some(position) => list.wakers.insert((position, number), waker).is_some(),
+                None => list.others.insert(number, (this.receipt, waker)).is_some(),
             };
-            invariant!(!is_new || before.is_none(), "two waits have the number {number}");
+            invariant!(!is_new || !is_listed_twice, "two waits have the number {number}");
             is_listed = true;
             if is_new {
                 this.waits.waiter.announce()?;

@@ -5,7 +5,9 @@ use nearstate_memory::{BucketLine, KnownSlot};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::read::BATCH;
+use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
+use crate::session::buffers::Metadata;
 use crate::session::{KeyLookup, Namespace, Session, wrong_kind};
 use crate::txn::room::RoomAttempts;
 use crate::txn::write::{Condition, Outcome};
@@ -186,6 +188,43 @@ impl Session {
             return Ok(());
         }
         Err(error)
+    }
+
+    /// Puts a record with tags and an expiry, in a transaction of its own. Returns the new version.
+    ///
+    /// # Errors
+    /// As [`Txn::put_with_metadata`] and [`Txn::commit`]; `Deadline` instead of `Conflict`.
+    pub fn put_with_metadata(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        value: &[u8],
+        metadata: Metadata<'_>,
+    ) -> Result<Outcome> {
+        self.change_in_txn(namespace, key, Condition::Always, |txn| {
+            txn.put_with_metadata(namespace, key, value, metadata)
+        })
+    }
+
+    /// Puts a value, and keeps the tags and the expiry of the record; a new one has none. Returns
+    /// the new version.
+    ///
+    /// Cost: that of a transaction that reads the record.
+    ///
+    /// # Errors
+    /// As [`Session::put_with_metadata`].
+    pub fn put_keeping_metadata(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Outcome> {
+        self.change_in_txn(namespace, key, Condition::Always, |txn| {
+            let record = txn.get(namespace, key)?;
+            let tags: Vec<(&str, &[u8])> = record.iter().flat_map(View::tags).collect();
+            let expires_ms = record.as_ref().map_or(0, View::expires_ms);
+            txn.put_with_metadata(namespace, key, value, Metadata { tags: &tags, expires_ms })
+        })
     }
 
     /// A write of one record as a transaction, which maintains indexes and notifies watches.

@@ -3,7 +3,7 @@
 
 use std::future::Future as _;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -46,6 +46,39 @@ fn complete(wait: ReceiptWait) -> ReceiptState {
         }
         std::thread::park();
     }
+}
+
+/// Tells a test of each wake.
+struct Sent(mpsc::Sender<()>);
+
+impl Wake for Sent {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+/// The thread looks at least each 100 ms.
+#[test]
+fn a_wait_for_a_receipt_of_another_log_is_woken_when_it_is_decided_and_not_before() {
+    let three = Three::new();
+    let [old, heir] = [&three.owner, &three.ahead].map(|host| host.region.session().unwrap());
+    let lost = old.receipt_of_all().unwrap();
+    let waits = ReceiptWaits::new(&heir);
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Sent(sender)));
+    let mut cx = Context::from_waker(&waker);
+    let mut wait = pin!(waits.wait(lost));
+    assert!(wait.as_mut().poll(&mut cx).is_pending());
+    std::thread::scope(|scope| {
+        scope.spawn(|| waits.run());
+        let early = woken.recv_timeout(Duration::from_millis(450));
+        heir.promote_logged(5, WhenFull::Refuse, false).unwrap();
+        let late = woken.recv_timeout(LONG);
+        waits.end();
+        assert_eq!((early, late), (Err(mpsc::RecvTimeoutError::Timeout), Ok(())));
+    });
+    assert_eq!(wait.as_mut().poll(&mut cx), Poll::Ready(Ok(ReceiptState::Lost)));
+    drop((old, heir));
 }
 
 /// A source of the log asks whether it may keep entries back for a moment.

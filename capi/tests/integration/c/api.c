@@ -759,6 +759,50 @@ static void a_view_of_a_truncated_file_is_noticed(void)
     end_without_check();
 }
 
+static bool none_is_listed(void *context, const ns_namespace_info *info)
+{
+    (void)context, (void)info;
+    CHECK(false);
+    return true;
+}
+
+/* Cuts the file behind its first page. The call is the first one that reads a missing page: zeros
+ * say that nothing was ever logged. */
+#define IS_DAMAGED_IN_A_CUT_REGION(call)                                                           \
+    do {                                                                                           \
+        pid_t child = fork();                                                                      \
+        CHECK(child >= 0);                                                                         \
+        if (child == 0) {                                                                          \
+            char cut[4200];                                                                        \
+            ns_namespace logged;                                                                   \
+            ns_receipt receipt, reads;                                                             \
+            uint32_t state = 0;                                                                    \
+            (void)reads, (void)state;                                                              \
+            snprintf(cut, sizeof cut, "%s-%d", path, __LINE__);                                    \
+            path = cut;                                                                            \
+            start_region();                                                                        \
+            OK(ns_namespace_open_with_policy(session, ns_text("r"), NS_KIND_VALUE,                 \
+                                             NS_POLICY_ASYNC, &logged));                           \
+            OK(ns_put(session, logged, ns_text("k"), ns_text("v"), NULL));                         \
+            OK(ns_receipt_of_commit(session, &receipt));                                           \
+            CHECK(truncate(path, 4096) == 0);                                                      \
+            IS(NS_DAMAGED, call);                                                                  \
+            end_without_check();                                                                   \
+        }                                                                                          \
+        int ended = 0;                                                                             \
+        CHECK(waitpid(child, &ended, 0) == child && ended == 0);                                   \
+    } while (0)
+
+static void in_a_truncated_file_nothing_counts_as_replicated(void)
+{
+    IS_DAMAGED_IN_A_CUT_REGION(ns_receipt_of_reads(session, &reads));
+    IS_DAMAGED_IN_A_CUT_REGION(ns_receipt_of_commit(session, &reads));
+    IS_DAMAGED_IN_A_CUT_REGION(ns_receipt_wait(session, receipt, 0, &state));
+    IS_DAMAGED_IN_A_CUT_REGION(ns_receipt_wait(session, receipt, 1, &state));
+    IS_DAMAGED_IN_A_CUT_REGION(ns_read_wait_applied(session, receipt, 0));
+    IS_DAMAGED_IN_A_CUT_REGION(ns_namespace_list(session, none_is_listed, NULL));
+}
+
 static const struct promise promises[] = {
     TEST(every_byte_of_a_value_counts),
     TEST(conditions_apply_to_the_current_record),
@@ -779,6 +823,7 @@ static const struct promise promises[] = {
     TEST(a_copy_from_a_truncated_file_is_not_a_value),
     TEST(an_iteration_over_a_truncated_file_fails),
     TEST(a_view_of_a_truncated_file_is_noticed),
+    TEST(in_a_truncated_file_nothing_counts_as_replicated),
 };
 
 int main(int argc, char **argv)

@@ -27,7 +27,8 @@ static ns_status put(const char *key, const char *const *of, uint64_t expires_ms
     for (size_t index = 0; index < LEN(names); index++)
         tags[index] = tag(names[index], of[index]);
     ns_metadata metadata = {tags, LEN(names), expires_ms};
-    return ns_put_with_metadata(session, values, ns_text(key), ns_text("context"), metadata);
+    return ns_put_with_metadata(session, values, ns_text(key), ns_text("context"), metadata,
+                                NULL);
 }
 
 static void fill(void)
@@ -142,6 +143,39 @@ static bool see_tag(void *context, const ns_tag_schema *tag, uint32_t state)
     CHECK(state == NS_TAG_READY && tag->name.len > 0);
     *(uint32_t *)context = *(uint32_t *)context * 16 + tag->properties;
     return true;
+}
+
+static void a_put_keeps_the_metadata_of_its_record_if_it_says_so(void)
+{
+    static const uint64_t later = UINT64_C(1) << 42;
+    ns_tag internet = tag("dnn", "internet");
+    uint64_t first = 0, second = 0, count = 0, expires = 0;
+    ns_view view;
+    ns_namespace plain;
+    fill();
+    OK(ns_namespace_open(session, ns_text("plain"), NS_KIND_VALUE, &plain));
+    OK(ns_put_with_metadata(session, plain, ns_text("k"), ns_text("1"),
+                            (ns_metadata){NULL, 0, later}, &first));
+    OK(ns_put_keeping_metadata(session, plain, ns_text("k"), ns_text("2"), &second));
+    CHECK(first != 0 && second > first);
+    OK(ns_get(session, plain, ns_text("k"), &view));
+    OK(ns_view_expires(&view, &expires));
+    CHECK(view.version == second && expires == later && view.value.data[0] == '2');
+    ns_view_release(&view);
+    OK(ns_put(session, plain, ns_text("k"), ns_text("3"), NULL));
+    OK(ns_get(session, plain, ns_text("k"), &view));
+    OK(ns_view_expires(&view, &expires));
+    CHECK(expires == 0);
+    ns_view_release(&view);
+    OK(ns_put_keeping_metadata(session, plain, ns_text("new"), ns_text("1"), NULL));
+    OK(ns_put_keeping_metadata(session, values, ns_text("a"), ns_text("moved"), NULL));
+    OK(ns_count_tagged(session, values, internet, &count));
+    CHECK(count == 2);
+    OK(ns_get(session, values, ns_text("a"), &view));
+    CHECK(view.value.len == 5);
+    ns_view_release(&view);
+    IS(NS_BAD_ARGUMENT,
+       ns_put_keeping_metadata(session, values, some(NULL, 1), ns_text("v"), NULL));
 }
 
 static void tags_are_listed_as_they_were_declared(void)
@@ -354,6 +388,7 @@ static void counters_add_up_and_are_not_records(void)
 static const struct promise promises[] = {
     TEST(a_session_is_found_by_each_of_its_identities),
     TEST(a_taken_value_is_rejected_with_the_key_of_its_record),
+    TEST(a_put_keeps_the_metadata_of_its_record_if_it_says_so),
     TEST(tags_are_listed_as_they_were_declared),
     TEST(a_search_is_built_from_local_variables),
     TEST(invalid_lookups_are_rejected),

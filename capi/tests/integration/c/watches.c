@@ -59,7 +59,7 @@ static void a_watch_reports_changes_in_order(void)
     ns_tag cell = {ns_text("cell"), ns_text("4")};
     CHECK(nothing(all) && ns_watch_wait(all, 0) == NS_NOT_FOUND);
     OK(ns_put_with_metadata(session, values, ns_text("ue"), ns_text("v"),
-                            (ns_metadata){&cell, 1, 0}));
+                            (ns_metadata){&cell, 1, 0}, NULL));
     OK(ns_watch_wait(all, LONG_MS));
     OK(ns_watch_next(all, &event));
     CHECK(event.kind == NS_EVENT_CREATED && is(event.key, "ue") && event.version != 0);
@@ -67,7 +67,7 @@ static void a_watch_reports_changes_in_order(void)
     uint64_t version = event.version;
     cell.value = ns_text("5");
     OK(ns_put_with_metadata(session, values, ns_text("ue"), ns_text("w"),
-                            (ns_metadata){&cell, 1, 0}));
+                            (ns_metadata){&cell, 1, 0}, NULL));
     OK(ns_watch_next(tagged, &event));
     CHECK(event.kind == NS_EVENT_UPDATED && event.version > version);
     OK(ns_watch_tags_before(tagged, see_pair, &before));
@@ -81,7 +81,7 @@ static void a_watch_reports_changes_in_order(void)
         CHECK(event.kind == kind);
     }
     OK(ns_put_with_metadata(session, values, ns_text("x"), ns_text("w"),
-                            (ns_metadata){NULL, 0, 1}));
+                            (ns_metadata){NULL, 0, 1}, NULL));
     OK(ns_collect_expired(session, 10, NULL, NULL));
     OK(ns_watch_next(prefix, &event));
     OK(ns_watch_next(prefix, &event));
@@ -532,6 +532,25 @@ static void a_commit_waits_as_its_namespace_and_its_session_say(void)
             count++;
         }
     }
+    /* One that is decided, between two that are not. */
+    ns_receipt before, after;
+    OK(ns_session_set_commit_wait(session, NS_WAIT_NEVER, 1));
+    OK(ns_put(session, replicated, ns_text("k"), ns_text("5"), NULL));
+    OK(ns_receipt_of_commit(session, &before));
+    OK(ns_put(session, replicated, ns_text("k"), ns_text("6"), NULL));
+    OK(ns_receipt_of_commit(session, &after));
+    CHECK(after.position > before.position);
+    foreign.position = before.position;
+    foreign.incarnation = before.incarnation + ((uint64_t)1 << 60);
+    OK(ns_receipt_set_add(set, before));
+    OK(ns_receipt_set_add(set, after));
+    OK(ns_receipt_set_add(set, foreign));
+    CHECK(epoll_wait(loop, &ready, 1, 0) == 1);
+    OK(ns_receipt_set_next(set, &decided, &state));
+    CHECK(decided.incarnation == foreign.incarnation && state == NS_RECEIPT_UNKNOWN);
+    IS(NS_NOT_FOUND, ns_receipt_set_next(set, &decided, &state));
+    OK(ns_receipt_set_remove(set, before));
+    OK(ns_receipt_set_remove(set, after));
     close(loop);
     OK(ns_receipt_set_add(set, first));
     OK(ns_receipt_set_remove(set, first));

@@ -2,8 +2,14 @@
 
 use std::fs::OpenOptions;
 
+use std::future::Future as _;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
 use nearstate_store::{
-    BlockChange, Condition, Error, Kind, Pattern, Region, Result, Schema, Session,
+    BlockChange, CommitWait, Condition, Error, Kind, Pattern, Receipt, ReceiptWaits, Region,
+    ReplicationPolicy, Result, Schema, Session,
 };
 
 use crate::fixture::{TestFolder, open, refused, small};
@@ -87,6 +93,85 @@ fn a_file_that_is_truncated_while_attached_gives_errors_and_no_signal() {
         let attached = Region::attach(&folder.path);
         refused(attached, if length == 0 { &["empty"] } else { &["truncated"] });
     }
+}
+
+type Call = (&'static str, fn(&Region, &Session, Receipt) -> Result<()>);
+
+/// What a receipt stands for, once now and once with a wait.
+fn waited(session: &Session, receipt: Receipt, limit: Duration) -> Result<()> {
+    session.wait_replicated(receipt, limit).map(drop)
+}
+
+/// What tells whether the log has, and has replicated, something. Zeros say that it has nothing.
+const CALLS: &[Call] = &[
+    ("log_tail_position", |_, session, _| session.log_tail_position().map(drop)),
+    ("replicated_position", |_, session, _| session.replicated_position().map(drop)),
+    ("is_replication_awaited", |_, session, _| session.is_replication_awaited().map(drop)),
+    ("receipt_of_all", |_, session, _| session.receipt_of_all().map(drop)),
+    ("receipt_at", |_, session, receipt| session.receipt_at(receipt.position()).map(drop)),
+    ("receipt_state", |_, session, receipt| session.receipt_state(receipt).map(drop)),
+    ("wait_replicated", |_, session, receipt| waited(session, receipt, Duration::ZERO)),
+    ("wait_replicated for a time", |_, session, receipt| {
+        waited(session, receipt, Duration::from_millis(1))
+    }),
+    ("wait_applied", |_, session, receipt| session.wait_applied(receipt, Duration::ZERO)),
+    ("ReceiptWaits::state", |_, session, receipt| {
+        ReceiptWaits::new(session).state(receipt).map(drop)
+    }),
+    ("ReceiptWait", |_, session, receipt| {
+        let mut wait = ReceiptWaits::new(session).wait(receipt);
+        match Pin::new(&mut wait).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(state) => state.map(drop),
+            Poll::Pending => Ok(()),
+        }
+    }),
+    ("namespaces", |_, session, _| session.namespaces().map(drop)),
+    ("inspect", |region, _, _| region.inspect().map(drop)),
+    ("heap_space", |region, _, _| region.heap_space().map(drop)),
+];
+
+/// Of a region that is cut behind its first page: the call is the first to see it.
+fn first_call_in_a_truncated_region((name, call): &Call) {
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
+    let session = region.session().unwrap();
+    session.set_commit_wait(CommitWait::Never, Duration::ZERO);
+    let policy = ReplicationPolicy::Replicated;
+    let ns = session.namespace_with_policy("ue", &Schema::default(), policy).unwrap();
+    session.put(ns, b"k", b"v").unwrap();
+    let receipt = session.receipt();
+    assert!(receipt != Receipt::NONE, "the commit is not logged");
+    assert_eq!(call(&region, &session, receipt), Ok(()), "{name}");
+
+    let file = OpenOptions::new().write(true).open(&folder.path).unwrap();
+    file.set_len(0x1000).unwrap();
+    let answer = call(&region, &session, receipt);
+    assert!(matches!(answer, Err(Error::Damaged { .. })), "{name}: {answer:?}");
+}
+
+#[test]
+fn in_a_truncated_region_nothing_counts_as_replicated_and_no_list_is_empty() {
+    CALLS.iter().for_each(first_call_in_a_truncated_region);
+}
+
+/// It has to end: a wait of a damaged region is woken by no consumer.
+#[test]
+fn the_thread_that_waits_for_receipts_ends_when_the_region_is_truncated() {
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
+    let session = region.session().unwrap();
+    let policy = ReplicationPolicy::Async;
+    let ns = session.namespace_with_policy("ue", &Schema::default(), policy).unwrap();
+    session.put(ns, b"k", b"v").unwrap();
+    let waits = ReceiptWaits::new(&session);
+    let mut wait = waits.wait(session.receipt());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut wait).poll(&mut cx).is_pending());
+    let file = OpenOptions::new().write(true).open(&folder.path).unwrap();
+    file.set_len(0x1000).unwrap();
+    waits.run(); // It returns.
+    let polled = Pin::new(&mut wait).poll(&mut cx);
+    assert!(matches!(polled, Poll::Ready(Err(Error::Damaged { .. }))), "{polled:?}");
 }
 
 #[test]
