@@ -61,8 +61,8 @@ pub struct PartitionOptions {
     pub namespaces: NamespaceRules,
     /// The names of the hosts that may follow. Others are refused.
     pub members: BTreeSet<String>,
-    /// A process that is stopped while it holds a lock for which a change of the role waits may be
-    /// killed.
+    /// A process that is stopped while it holds a lock for which a change of the role, or the copy,
+    /// waits may be killed.
     pub kills_stopped: bool,
     /// TLS of connections to the owner.
     pub tls: Option<ClientTls>,
@@ -165,11 +165,11 @@ impl Partition {
             on_event: config.on_event,
         };
         let shared = PeerShared::new(source, region, region.session()?, Some(Arc::clone(&group)));
-        let member = Arc::new(MemberThread::new(host, config.tls));
+        let member = Arc::new(MemberThread::new(host, config.tls, &stopped));
         let thread = member::start(&member, region, &group)?;
         let shared = Arc::new(shared);
         let watch = LogWatch::start(&shared)?;
-        // Only the session that changes the role kills.
+        // Only this session, which changes the role, and the one that applies kill.
         let session = region.session()?;
         session.set_stall_hook(Some(stopped.hook()));
         session.bind_file(cluster_id)?;
@@ -204,8 +204,8 @@ impl Partition {
         self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was done about processes that hold locks for which changes of the role have waited,
-    /// since the last call.
+    /// What was done about processes that hold locks for which changes of the role, or the copy,
+    /// have waited, since the last call.
     pub fn take_stopped_holders(&self) -> Vec<StoppedHolder> {
         self.stopped.take()
     }

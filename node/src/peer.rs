@@ -5,6 +5,7 @@
 //! in turn, so a follower that is slow delays no other one, and no client.
 
 pub(crate) mod follower;
+mod ended;
 mod whole_copy;
 mod follow_pace;
 pub(crate) mod applier;

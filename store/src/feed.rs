@@ -190,8 +190,6 @@ struct Progress<'s> {
     last: FollowPosition,
     /// The number of declarations at the last look.
     declarations: Option<u64>,
-    /// The number of created and removed namespaces before the last look, if none was in progress.
-    changes: Option<u64>,
     is_first_look: bool,
     /// The end of the log at the first look of a feed that continues: up to there it has entries of
     /// namespaces that the follower knows from an earlier connection, and that were removed since.
@@ -246,7 +244,6 @@ impl Session {
             phase,
             last,
             declarations: None,
-            changes: None,
             is_first_look: true,
             older_until: 0,
             delay: Delay::default(),
@@ -332,14 +329,13 @@ impl LogFeed<'_> {
         self.progress.phase != FeedPhase::Full
     }
 
-    /// Sends a part: namespaces that are new since the last call if `looks` (a load for each known
-    /// one, and a walk over the catalog if something has changed), some entries, and some records
-    /// of the walk.
+    /// Sends a part: namespaces that are new since the last call if `looks` (a walk over the
+    /// catalog), some entries, and some records of the walk.
     ///
     /// # Errors
     /// `Damaged`, `Forked`; those of the sink.
     pub fn step(&mut self, looks: bool, sink: &mut dyn FeedSink) -> Result<FeedStep> {
-        if self.progress.declarations.is_none() || looks && self.progress.has_changed()? {
+        if looks || self.progress.declarations.is_none() {
             let sent = self.sent_position();
             self.progress.announce(sent, &[], sink)?;
         }

@@ -26,7 +26,8 @@ pub enum ClusterNotice {
         /// Of which partition.
         partition: PartitionId,
     },
-    /// A process was stopped while it held a lock for which a change of the region's role waited.
+    /// A process was stopped while it held a lock for which a change of the region's role, or the
+    /// copy, waited.
     StoppedHolder {
         /// Of which partition.
         partition: PartitionId,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nearstate_model::{Error, Result};
 use nearstate_store::{Region, lease_clock};
 
+use crate::partition::stopped::StoppedHolders;
 use crate::peer::applier::Membership;
 use crate::peer::follower::follow_as;
 use crate::peer::group::{PanicInput, PartitionGroup, PartitionInput};
@@ -48,6 +49,7 @@ struct WantedOwner {
 pub(super) struct MemberThread {
     host: String,
     tls: Option<ClientTls>,
+    stopped: Arc<StoppedHolders>,
     wanted: Mutex<WantedOwner>,
     changed: Condvar,
 }
@@ -59,8 +61,9 @@ impl fmt::Debug for MemberThread {
 }
 
 impl MemberThread {
-    pub(super) fn new(host: String, tls: Option<ClientTls>) -> Self {
-        Self { host, tls, wanted: Mutex::new(WantedOwner::default()), changed: Condvar::new() }
+    pub(super) fn new(host: String, tls: Option<ClientTls>, stopped: &Arc<StoppedHolders>) -> Self {
+        let (stopped, wanted) = (Arc::clone(stopped), Mutex::new(WantedOwner::default()));
+        Self { host, tls, stopped, wanted, changed: Condvar::new() }
     }
 
     fn wanted(&self) -> MutexGuard<'_, WantedOwner> {
@@ -188,7 +191,9 @@ fn follow_target(
         on_event: &mut on_event,
         is_over: &|| !member.is_current(change),
     };
-    let followed = follow_as(region, &mut config, Some(Membership { group, view }));
+    let membership = Some(Membership { group, view });
+    let followed =
+        follow_as(region, &mut config, membership, Some(member.stopped.hook_of_applier()));
     match followed {
         Ok(()) => true,
         Err(error) => {

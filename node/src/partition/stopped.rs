@@ -1,6 +1,7 @@
 //! Kills a process that is stopped while it holds a lock for which a change of the region's role
-//! waits (`docs/decisions/035-stopped-holders.md`).
+//! waits, or the thread that applies the owner's log (`docs/decisions/035-stopped-holders.md`).
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,19 +11,17 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// Outcomes that are kept until they are taken. There are as many as stopped processes.
 const OUTCOMES_MAX: usize = 64;
 
-/// What was done about a process that holds a lock for which a change of the role waits.
+/// What was done about a process that holds a lock for which a session waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoppedHolder {
     /// It was killed.
     Killed(Holder),
-    /// It was not killed, for this reason. The change has failed, and is tried again.
+    /// It was not killed, for this reason. What waited has failed, and is tried again.
     Kept(Holder, String),
 }
 
 #[derive(Debug, Default)]
 struct StallRecord {
-    /// The lock for which one bound was over.
-    waited: Option<HeldLock>,
     /// The lock whose holder was told as killed or kept.
     done: Option<HeldLock>,
     outcomes: VecDeque<StoppedHolder>,
@@ -49,17 +48,30 @@ impl StoppedHolders {
     /// For the session that changes the role. A stopped holder is killed after two bounds of a
     /// wait (`LOCK_WAIT_MAX`): 2 s.
     pub(super) fn hook(self: &Arc<Self>) -> StallHook {
-        let holders = Arc::clone(self);
-        Box::new(move |holder| holders.decide(holder))
+        self.hook_with(StallDecision::WaitOn)
     }
 
+    /// For the session that applies. It gives up after the first bound, so that the connection
+    /// answers the owner, and applies the entry again on the next one. A holder that is still the
+    /// same is killed then.
+    pub(super) fn hook_of_applier(self: &Arc<Self>) -> StallHook {
+        self.hook_with(StallDecision::GiveUp)
+    }
+
+    /// `first`: what follows when the bound is over for the first time. Each session counts its own
+    /// waits.
+    fn hook_with(self: &Arc<Self>, first: StallDecision) -> StallHook {
+        let (holders, waited) = (Arc::clone(self), Cell::new(None));
+        Box::new(move |holder| {
+            let held = Some(holder.held_lock());
+            if waited.replace(held) == held { holders.decide(holder) } else { first }
+        })
+    }
+
+    /// What follows when the bound is over once more.
     fn decide(&self, holder: &StalledHolder<'_>) -> StallDecision {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let held = holder.held_lock();
-        if known.waited != Some(held) {
-            known.waited = Some(held);
-            return StallDecision::WaitOn;
-        }
         let process = holder.process().clone();
         let (outcome, decision) = match self.kill(holder) {
             // It goes on.

@@ -1,12 +1,13 @@
 //! The side that follows: connects, applies, acknowledges, and connects again.
 
 use std::fmt;
-use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{FollowPosition, FollowState, Follower, LogIdentity, Region, Session};
+use nearstate_store::{
+    FollowPosition, FollowState, Follower, LogIdentity, Region, Session, StallHook,
+};
 use nearstate_wire::{
     Acknowledgement, FrameReader, FrameWriter, Hello, Message, PartitionPlace, Refusal,
     RefusalReason, Start,
@@ -16,6 +17,7 @@ use tokio_rustls::rustls::Connection;
 use super::applier::{AppliedMessage, Applier, ConnectionProgress, Membership};
 use super::client_tls::ClientTls;
 use super::convert::{id_bytes, identity_of};
+use super::ended::{Ended, refused};
 use super::events::{FollowEvent, FollowProgress};
 use super::follow_pace::FollowPace;
 use super::group::PartitionInput;
@@ -48,34 +50,6 @@ impl fmt::Debug for FollowConfig<'_> {
     }
 }
 
-/// Why a connection has ended.
-enum Ended {
-    /// The follower was told to end.
-    Over,
-    /// Another connection may succeed.
-    Retry(String),
-    /// The region of a member has no room for an entry. Each connection tries again, and grants a
-    /// lease before.
-    Full(Error),
-    /// No other connection will.
-    Failed(Error),
-}
-
-impl From<Error> for Ended {
-    fn from(error: Error) -> Self {
-        // Another process is in the way.
-        let is_temporary =
-            matches!(error, Error::Stalled { .. } | Error::Deadline { .. } | Error::Behind { .. });
-        if is_temporary { Self::Retry(error.to_string()) } else { Self::Failed(error) }
-    }
-}
-
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Self {
-        Self::Retry(error.to_string())
-    }
-}
-
 /// Follows until it is told to end.
 ///
 /// # Errors
@@ -83,16 +57,20 @@ impl From<io::Error> for Ended {
 /// another process follows with, or that has records of its own), `Damaged` (the region is not a
 /// copy of the source's), and failures of the region.
 pub fn follow(region: &Region, config: &mut FollowConfig<'_>) -> Result<()> {
-    follow_as(region, config, None)
+    follow_as(region, config, None, None)
 }
 
-/// Follows as a member of a group, if there is one.
+/// Follows as a member of a group, if there is one. `on_stall` decides about waits for locks that
+/// other processes of the host keep: those that collect expired records, watch, or make namespaces
+/// of their own.
 pub(crate) fn follow_as(
     region: &Region,
     config: &mut FollowConfig<'_>,
     membership: Option<Membership<'_>>,
+    on_stall: Option<StallHook>,
 ) -> Result<()> {
     let session = region.session()?;
+    session.set_stall_hook(on_stall);
     let heap_bytes = region.bytes_max();
     let mut follower = session.follow()?;
     let mut progress = FollowProgress::default();
@@ -550,25 +528,4 @@ struct SourceAnswer {
     source: LogIdentity,
     start: Start,
     name: String,
-}
-
-/// What follows from a refusal of the source.
-fn refused(refusal: &Refusal<'_>) -> Ended {
-    let text = format!("the source refuses ({}): {}", refusal.reason.name(), refusal.text);
-    match refusal.reason {
-        RefusalReason::Busy
-        | RefusalReason::Failed
-        | RefusalReason::View
-        | RefusalReason::Promoting => Ended::Retry(text),
-        RefusalReason::Format
-        | RefusalReason::Heap
-        | RefusalReason::Fork
-        | RefusalReason::Follower
-        | RefusalReason::Cluster
-        | RefusalReason::Settings
-        | RefusalReason::Itself => {
-            let detail = format!("{text}: {}", refusal.reason.remedy());
-            Ended::Failed(Error::BadArgument { detail })
-        }
-    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nearstate_model::Error;
 use nearstate_node::StoppedHolder;
-use nearstate_store::{Namespace, Region, Result, Schema, Session};
+use nearstate_store::{Filter, Namespace, Region, Result, Schema, Session};
 
 use crate::cluster_driver::{DrivenCluster, locked, until};
 
@@ -29,6 +29,11 @@ fn attached_process() {
     let (Some(region), Ok(role)) = (std::env::var_os(REGION), std::env::var(ROLE)) else { return };
     let session = Region::attach(Path::new(&region)).unwrap().session().unwrap();
     let ue = namespace(&session).unwrap();
+    if role == "watcher" {
+        // It is stopped with the lock of the first bucket.
+        let _watch = session.watch(ue, Filter::Namespace);
+        return;
+    }
     if role == "reader" {
         // It holds a pin, and no lock.
         session.put(ue, b"reader", b"1").unwrap();
@@ -59,7 +64,15 @@ impl Drop for Attached {
 
 impl Attached {
     fn start(region: &Path, role: &str) -> Self {
+        Self::start_at(region, role, "")
+    }
+
+    /// One that stops itself at a point of the code.
+    fn start_at(region: &Path, role: &str, point: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
+        if !point.is_empty() {
+            command.env("NEARSTATE_CRASH_AT", format!("{point}:1:stop"));
+        }
         command.args(["--exact", "stopped_writers::attached_process", "--ignored"]);
         command.env(REGION, region).env(ROLE, role);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -152,4 +165,27 @@ fn a_process_that_is_stopped_in_a_commit_is_kept_if_it_may_not_be_killed() {
     writer.signal("-CONT");
     cluster.owner_with(&[1, 2, 3]);
     assert!(writer.is_alive());
+}
+
+/// A process that begins a watch of a copy is stopped while it has the lock of a bucket. The copy
+/// has to put a record there.
+#[test]
+fn a_process_that_is_stopped_with_a_lock_on_the_host_of_a_copy_delays_it_for_a_bounded_time() {
+    const RECORDS: u64 = 200;
+    let cluster = DrivenCluster::start_with(true);
+    cluster.write(1, 0..1, 100);
+    cluster.assert_equal(1);
+    let mut watcher = Attached::start_at(&cluster.region(2), "watcher", "flags.changed");
+    let id = watcher.0.id();
+    until("it is stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    });
+    // More than the buckets of a new namespace.
+    cluster.write(1, 1..RECORDS, 100);
+    cluster.assert_equal(RECORDS);
+    assert_eq!(watcher.0.wait().unwrap().signal(), Some(9));
+    let stopped = locked(&cluster.log.stopped).clone();
+    let [StoppedHolder::Killed(process)] = stopped.as_slice() else { panic!("{stopped:?}") };
+    assert_eq!(process.pid, id);
 }

@@ -101,27 +101,6 @@ impl Progress<'_> {
         Ok(())
     }
 
-    /// True if [`Progress::announce`] may find something. Cost: one load for each namespace that
-    /// the follower knows, and no list of them.
-    pub(super) fn has_changed(&self) -> Result<bool> {
-        let member = &self.session.member;
-        let changes = self.session.namespace_changes()?;
-        if self.declarations != Some(member.log_declarations()?)
-            || changes.is_none()
-            || changes != self.changes
-            || self.delay.0.is_some()
-        {
-            return Ok(true);
-        }
-        for (number, known) in &self.known {
-            let schema = schema_of(member.namespace_flags(*number)?);
-            if known.pending.is_some() || known.removed_at.is_some() || known.schema != schema {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Sends the namespaces that are logged now and were not before, those whose tags have changed,
     /// and those that were removed. Everything up to `sent` was sent. The next entry has records of
     /// the namespaces `needed`, so that all entries of removed ones with their names were sent.
@@ -134,7 +113,6 @@ impl Progress<'_> {
         let session = self.session;
         // Before the look: R2.
         let declarations = session.member.log_declarations()?;
-        self.changes = session.namespace_changes()?;
         let all = session.namespaces()?;
         self.delay = Delay::default();
         self.announce_removed(&all, (sent, needed), sink)?;
@@ -268,61 +246,4 @@ impl Progress<'_> {
 /// What of a namespace's flags changes with its tags and its policy.
 const fn schema_of(flags: u64) -> u64 {
     flags & !(namespace_flags::GENERATION - 1) | flags & namespace_flags::REPLICATED
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::index::schema::TagSchema;
-    use crate::log::consumer::WhenFull;
-    use crate::session::Schema;
-    use crate::{CreateOptions, LogIdentity, Region};
-
-    use super::*;
-
-    /// What a step sends of namespaces, after a check that it is, or is not, made to look.
-    #[test]
-    fn a_feed_lists_the_namespaces_when_something_of_them_has_changed() {
-        let dir = tempfile::tempdir().unwrap();
-        let create = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-        let region = Region::create(&dir.path().join("region"), &create).unwrap();
-        let session = region.session().unwrap();
-        let logged = |name: &str| {
-            let namespace = session.namespace(name, &Schema::default()).unwrap();
-            session.stream(namespace, WhenFull::Refuse).unwrap();
-            namespace
-        };
-        let ue = logged("ue");
-        let start = (LogIdentity::default(), FollowPosition::default());
-        let (mut feed, _) = session.log_feed(start.0, start.1).unwrap();
-        let mut sent = |expected: &[&str]| {
-            assert_eq!(feed.progress.has_changed().unwrap(), !expected.is_empty(), "{expected:?}");
-            let mut sent = Vec::new();
-            // A change of tags is sent with the look behind the one that has seen it.
-            for _ in 0..3 {
-                feed.step(true, &mut |item: FeedItem<'_>| {
-                    match item {
-                        FeedItem::Namespace(namespace) => sent.push(namespace.name.to_owned()),
-                        FeedItem::Removed { number } => sent.push(format!("removed {number}")),
-                        FeedItem::Record(_) | FeedItem::Joined(_) | FeedItem::Entry { .. } => {}
-                    }
-                    Ok(())
-                })
-                .unwrap();
-            }
-            assert_eq!(sent, expected);
-            assert!(!feed.progress.has_changed().unwrap(), "after {expected:?}");
-        };
-        sent(&["ue"]);
-        session.put(ue, b"k", b"v").unwrap();
-        sent(&[]);
-        let tags = [TagSchema { name: "id".to_owned(), ..TagSchema::default() }];
-        session.add_tags(ue, &tags).unwrap();
-        sent(&["ue"]);
-        let late = logged("late");
-        sent(&["late"]);
-        assert!(session.remove_namespace(late).unwrap());
-        sent(&[&format!("removed {}", late.number())]);
-        logged("late");
-        sent(&["late"]);
-    }
 }

@@ -191,11 +191,11 @@ events! {
         "The other one has been missing for the time of `cluster.when_copy_missing`. The loss of \
          this host loses commits from now on. Start the node of the other host.";
     STOPPED_KILLED = "NS-3019" Warn "a stopped process was killed",
-        "It was stopped in a commit, and the region had to change its role. `cluster.kill_stopped` \
-         allows that. Its commit was finished or undone.";
+        "It was stopped with a lock for which a change of the region's role, or the copy, waited. \
+         `cluster.kill_stopped` allows that. Its commit was finished or undone.";
     STOPPED_KEPT = "NS-3020" Error "a stopped process holds a lock",
-        "The region cannot change its role until the process goes on or ends. `reason` says why \
-         the node did not kill it. Continue it (`kill -CONT`), or kill it.";
+        "The region cannot change its role, or the copy cannot go on, until the process goes on or \
+         ends. `reason` says why the node did not kill it. Continue it (`kill -CONT`), or kill it.";
     NUDSF_SET_ASIDE = "NS-3021" Error "a timer or a subscription cannot expire",
         "It is kept, and its expiry is not notified. `reason` says why: it is larger than a 128th \
          of the region, or has too many tags. Delete it, or put it again with less.";
