@@ -12,8 +12,6 @@ use nearstate_model::Result;
 use nearstate_node::{ClientTls, EngineEvent, StateMachine, Tls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use nearstate_local_cluster::skipped;
-
 use crate::fixture::{
     Cluster, Host, LONG, Lines, check_stops_at_later_command, earlier, free_address,
 };
@@ -31,7 +29,9 @@ impl<'d> SmallDisk<'d> {
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
             return Some(Self(directory));
         }
-        skipped("only root can mount a tmpfs");
+        let may_skip = std::env::var_os("NEARSTATE_MAY_SKIP").is_some();
+        assert!(may_skip, "not tested: only root can mount a tmpfs");
+        eprintln!("SKIPPED: only root can mount a tmpfs");
         None
     }
 }
