@@ -384,13 +384,6 @@ impl Member {
         Ok(())
     }
 
-    /// What was loaded where zeros have a meaning: a missing page reads as zeros. Cost: one load.
-    #[inline]
-    pub(crate) fn checked<T>(&self, loaded: T) -> Result<T> {
-        self.check_not_truncated()?;
-        Ok(loaded)
-    }
-
     #[cold]
     fn unusable(&self) -> Error {
         if self.map().is_forked() {

@@ -114,6 +114,13 @@ impl Region {
 }
 
 impl Member {
+    /// What was loaded where zeros have a meaning: a missing page reads as zeros. Cost: one load.
+    #[inline]
+    pub(crate) fn checked<T>(&self, loaded: T) -> Result<T> {
+        self.check_not_truncated()?;
+        Ok(loaded)
+    }
+
     /// The floor that leaves the reader of [`Region::hold_log`] what it needs, and at most `floor`.
     /// It gets no more than a part of the log: a writer that finds it full would let the floor pass
     /// what followers need as well.

@@ -172,7 +172,7 @@ fn a_process_that_is_stopped_in_a_commit_is_kept_if_it_may_not_be_killed() {
 #[test]
 fn a_process_that_is_stopped_with_a_lock_on_the_host_of_a_copy_delays_it_for_a_bounded_time() {
     const RECORDS: u64 = 200;
-    let cluster = DrivenCluster::start_with(true);
+    let cluster = DrivenCluster::start_with(true, [64 << 20; 3]);
     cluster.write(1, 0..1, 100);
     cluster.assert_equal(1);
     let mut watcher = Attached::start_at(&cluster.region(2), "watcher", "flags.changed");
@@ -185,6 +185,7 @@ fn a_process_that_is_stopped_with_a_lock_on_the_host_of_a_copy_delays_it_for_a_b
     cluster.write(1, 1..RECORDS, 100);
     cluster.assert_equal(RECORDS);
     assert_eq!(watcher.0.wait().unwrap().signal(), Some(9));
+    until("it is told", || !locked(&cluster.log.stopped).is_empty());
     let stopped = locked(&cluster.log.stopped).clone();
     let [StoppedHolder::Killed(process)] = stopped.as_slice() else { panic!("{stopped:?}") };
     assert_eq!(process.pid, id);

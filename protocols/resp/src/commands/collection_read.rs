@@ -1,12 +1,13 @@
 //! Reads the elements of large sets and hashes in slices between which other clients are served.
 //! All elements are those of one instant: if a collection changes between two slices, the read
-//! begins again, and after some repetitions it runs in one piece.
+//! begins again, and after some repetitions it runs in one piece, for a limited time.
 
 use crate::records::{KeyedRecords, RecordRef};
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;
-use nearstate_store::{Fields, Members, Namespace};
+use nearstate_store::{Fields, Members, Namespace, since_boot};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Up to this many elements are processed at once, which takes less than a millisecond.
 pub(super) const DIRECT_MAX: usize = 5_000;
@@ -32,6 +33,10 @@ pub(super) const SLICE_BYTES: usize = 128 << 10;
 /// Repetitions in slices.
 const RESTARTS_MAX: u32 = 3;
 
+/// The time of a read in one piece, which delays all clients of its core: that of about a million
+/// small elements. Then the read is refused.
+const WHOLE_MAX: Duration = Duration::from_millis(100);
+
 /// What is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Selection {
@@ -51,6 +56,26 @@ pub(super) fn check_count(counted: usize, read: usize) -> CommandResult {
          --repair`"
     );
     Err(Error::Damaged { detail }.into())
+}
+
+/// Writes the elements of a collection that counts so many.
+///
+/// # Errors
+/// That of `check`, which is called after each [`SLICE_ELEMENTS`]; those of [`check_count`].
+pub(super) fn write_all<E>(
+    (counted, elements): (usize, impl Iterator<Item = E>),
+    check: &dyn Fn() -> CommandResult,
+    mut write: impl FnMut(E),
+) -> CommandResult {
+    let mut read = 0;
+    for element in elements {
+        write(element);
+        read += 1;
+        if read % SLICE_ELEMENTS == 0 {
+            check()?;
+        }
+    }
+    check_count(counted, read)
 }
 
 /// The members of a set; none if the key does not exist.
@@ -184,6 +209,8 @@ pub(super) struct CollectionRead {
     /// The versions that are read; `None` of a key that does not exist.
     versions: Vec<Option<u64>>,
     restarts: u32,
+    /// [`WHOLE_MAX`], except in tests.
+    pub(super) whole_max: Duration,
     /// The set whose members are read, the cursor in it, and how many were read.
     set: usize,
     cursor: u64,
@@ -256,8 +283,8 @@ impl<'f> Sources<'f> {
 impl CollectionRead {
     pub(super) fn new(selection: Selection, keys: Vec<CollectionKey>) -> Self {
         let (versions, restarts, set, cursor, read) = (Vec::new(), 0, 0, 0, 0);
-        let seen = SeenMembers::default();
-        Self { selection, keys, versions, restarts, set, cursor, read, seen }
+        let (whole_max, seen) = (WHOLE_MAX, SeenMembers::default());
+        Self { selection, keys, versions, restarts, whole_max, set, cursor, read, seen }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -310,9 +337,16 @@ impl CollectionRead {
             self.versions = versions(&found);
             sink.begin(records, &found)?;
         }
+        let begin = since_boot();
         while !self.slice(&found, sink)? {
             if !self.is_whole() {
                 return Ok(ReadProgress::More);
+            }
+            if since_boot().saturating_sub(begin) >= self.whole_max {
+                return Err(ErrorReply::fixed(
+                    "BUSY the collection changes while it is read, and is too large to be read in \
+                     one piece: read it with SSCAN or HSCAN, or try again",
+                ));
             }
         }
         Ok(ReadProgress::Done)

@@ -261,6 +261,25 @@ mod tests {
         }
     }
 
+    /// It delays the other clients of its core.
+    #[test]
+    fn a_read_in_one_piece_ends_at_its_time_limit() {
+        let test = core_with_hash(6000, 10);
+        let mut task = task(&test, ReplyForm::Fields, usize::MAX);
+        task.read.whole_max = std::time::Duration::ZERO;
+        let mut number = 0_u32;
+        let error = loop {
+            match step(&test, &mut task) {
+                Ok(TaskProgress::More) => set(&test, &[(b"changed", &number.to_le_bytes())]),
+                Ok(TaskProgress::Done) => panic!("6000 fields were read in no time"),
+                Err(error) => break error,
+            }
+            number += 1;
+        };
+        assert!(task.read.is_whole(), "the hash changed before each slice");
+        assert!(error.text().starts_with("BUSY the collection changes"), "{error}");
+    }
+
     #[test]
     fn a_slice_ends_by_the_bytes_of_its_elements() {
         let test = core_with_hash(6000, 8 << 10);

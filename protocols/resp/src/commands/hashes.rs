@@ -1,7 +1,7 @@
 //! Hash commands. A small hash is a record of named blocks; a large one is divided into parts.
 
 use super::arg;
-use super::collection_read::{CollectionKey, DIRECT_MAX, Selection, check_count, fields};
+use super::collection_read::{CollectionKey, DIRECT_MAX, Selection, fields, write_all};
 use super::collection_task::{CollectionTask, ReplyForm};
 use super::random::{RandomCount, below, bounded};
 use super::scan_options::{self, ScanKind, ScanOptions};
@@ -181,11 +181,10 @@ pub(crate) fn hgetall(
     }
     let counted = existing.len();
     reply.map(counted);
-    let pair = |(name, value): (&[u8], &[u8])| {
+    write_all((counted, existing), &|| ctx.check_deadline(), |(name, value)| {
         reply.bulk(name);
         reply.bulk(value);
-    };
-    check_count(counted, existing.map(pair).count())
+    })
 }
 
 /// `HKEYS key`
@@ -201,7 +200,7 @@ pub(crate) fn hkeys(
     }
     let counted = existing.len();
     reply.array(counted);
-    check_count(counted, existing.map(|(name, _)| reply.bulk(name)).count())
+    write_all((counted, existing), &|| ctx.check_deadline(), |(name, _)| reply.bulk(name))
 }
 
 /// `HVALS key`
@@ -217,7 +216,7 @@ pub(crate) fn hvals(
     }
     let counted = existing.len();
     reply.array(counted);
-    check_count(counted, existing.map(|(_, value)| reply.bulk(value)).count())
+    write_all((counted, existing), &|| ctx.check_deadline(), |(_, value)| reply.bulk(value))
 }
 
 /// `HLEN key`
@@ -409,7 +408,9 @@ pub(crate) fn hrandfield(
             return begin_task(ctx, arg(args, 1), form, reply);
         }
         write_pairs_head(counted, form, reply);
-        return check_count(counted, existing.map(|pair| write_pair(pair, form, reply)).count());
+        return write_all((counted, existing), &|| ctx.check_deadline(), |pair| {
+            write_pair(pair, form, reply);
+        });
     }
     let places = wanted.places(counted)?;
     let begun = reply.mark();

@@ -1,7 +1,7 @@
 //! Set commands.
 
 use super::collection_read::{
-    CollectionKey, DIRECT_MAX, Selection, SetOperation, check_count, members,
+    CollectionKey, DIRECT_MAX, Selection, SetOperation, members, write_all,
 };
 use super::collection_store::{StoreAction, StoreCommand};
 use super::collection_task::{CollectionTask, ReplyForm};
@@ -90,7 +90,7 @@ fn reply_all(
     } else {
         reply.array(counted);
     }
-    check_count(counted, members.map(|member| reply.bulk(member)).count())
+    write_all((counted, members), &|| ctx.check_deadline(), |member| reply.bulk(member))
 }
 
 /// `SISMEMBER key member`
@@ -475,6 +475,11 @@ mod tests {
                     .unwrap();
             }
         }
+        let hash = records.resolve_or_create(b"{n},h", 1).unwrap();
+        for some in numbers.chunks(1000) {
+            let some: Vec<_> = some.iter().map(|number| (&number[..], &b"v"[..])).collect();
+            session.transact(|txn| txn.set_fields(hash.namespace, hash.key, &some)).unwrap();
+        }
         for (deadline, is_late) in
             [(since_boot() + Duration::MAX / 2, false), (Duration::ZERO, true)]
         {
@@ -486,6 +491,12 @@ mod tests {
                 &["SDIFF", "{n},a", "{n},b"],
                 &["SINTERCARD", "2", "{n},a", "{n},b"],
                 &["SUNIONSTORE", "{n},c", "{n},a", "{n},b"],
+                &["SMEMBERS", "{n},a"],
+                &["SRANDMEMBER", "{n},a", "6000"],
+                &["HGETALL", "{n},h"],
+                &["HKEYS", "{n},h"],
+                &["HVALS", "{n},h"],
+                &["HRANDFIELD", "{n},h", "6000", "WITHVALUES"],
             ] {
                 let args: OwnedArgs = request.iter().map(|word| word.as_bytes()).collect();
                 let mut ctx = CommandContext {
