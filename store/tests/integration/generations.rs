@@ -94,9 +94,12 @@ fn a_copy_becomes_full_without_a_namespace_whose_versions_are_nearly_used_up() {
             FollowedRecord { namespace, key, version, base_version, change }
         };
         let put = StreamedChange::Put { value: b"v", meta: b"", is_set: false };
-        follower.apply(&[change(STAMP_HIGH, 0, put)]).unwrap();
+        follower.apply(0, &[change(STAMP_HIGH, 0, put)]).unwrap();
         follower
-            .apply(&[change(STAMP_HIGH, STAMP_HIGH, StreamedChange::Deleted { is_expiry: false })])
+            .apply(
+                0,
+                &[change(STAMP_HIGH, STAMP_HIGH, StreamedChange::Deleted { is_expiry: false })],
+            )
             .unwrap();
         drop((feed, follower));
         // The source does not tell it any more.
