@@ -40,7 +40,7 @@ pub struct ns_metadata {
     /// The number of tags: at most 64.
     pub tags_len: usize,
     /// When the record expires, in milliseconds since 1970. 0: never. A record whose time is not
-    /// after `ns_now_ms` expires immediately.
+    /// after `ns_session_now_ms` expires immediately.
     pub expires_ms: u64,
 }
 
@@ -127,11 +127,34 @@ pub unsafe extern "C" fn ns_put_keeping_metadata(
     })
 }
 
-/// Returns the clock that expiry times refer to: milliseconds since 1970, with the resolution of
-/// the kernel's tick (1 to 10 ms).
+/// Returns the clock of this host: milliseconds since 1970, with the resolution of the kernel's
+/// tick (1 to 10 ms). Expiry times refer to the clock of the region, `ns_session_now_ms`, which
+/// differs in a region that is or was a copy of one on a host with another clock.
 #[unsafe(no_mangle)]
 pub extern "C" fn ns_now_ms() -> u64 {
     nearstate_store::now_ms_coarse()
+}
+
+/// Returns the clock by which the records of the region expire: milliseconds since 1970, with the
+/// resolution of the kernel's tick (1 to 10 ms). A record whose expiry time is this and a time to
+/// live ends after that time also after a fail-over between hosts whose clocks differ. Fails with
+/// `NS_DAMAGED`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_session_now_ms(
+    session: *mut ns_session,
+    now_ms: *mut u64,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let call = unsafe { enter(session) }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(now_ms, "the time") }?;
+        out.put(call.session().store().now_ms_coarse()?);
+        Ok(ns_status::NS_OK)
+    })
 }
 
 /// Deletes up to `limit` expired records with their tags. Watchers receive one expiry event per

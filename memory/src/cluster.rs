@@ -433,6 +433,16 @@ impl Member {
         Ok(self.log.lease_looked_ms.get() == 0 && self.is_lease_over())
     }
 
+    /// As [`Member::is_fenced_off`], with a look at the end of the lease: for what is rare, such as
+    /// changes of namespaces.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_fenced_off_now(&self) -> Result<bool, Corruption> {
+        self.log.lease_looked_ms.set(0);
+        self.is_fenced_off()
+    }
+
     /// A logged commit judges by this time: in a while, the next one looks at the lease.
     #[inline]
     pub(crate) fn note_commit_time(&self, now_ms: u64) {
@@ -445,10 +455,10 @@ impl Member {
     /// refused. The same holds if the words are damaged.
     #[cold]
     fn is_lease_over(&self) -> bool {
-        let is_over = lease(self.map()).is_ok_and(|(boot, end)| {
-            let is_present = present_boot() == Some(boot);
-            end != 0 && !(is_present && lease_clock() < Duration::from_micros(end))
-        });
+        // A container may show another boot id. After a reboot the clock is before the end until the
+        // node has started, and refuses writers itself.
+        let is_over = lease(self.map())
+            .is_ok_and(|(_, end)| end != 0 && lease_clock() >= Duration::from_micros(end));
         let is_over = is_over && !self.is_follower.get();
         self.log.lease_looked_ms.set(if is_over { 0 } else { now_ms_coarse() });
         is_over

@@ -99,6 +99,11 @@ impl Session {
         if self.member.is_fenced_off()? { Err(self.fenced(number)?) } else { Ok(()) }
     }
 
+    /// As [`Session::check_not_fenced`], of a change of the namespace itself, which is rare.
+    pub(crate) fn check_not_fenced_now(&self, number: u32) -> Result<()> {
+        if self.member.is_fenced_off_now()? { Err(self.fenced(number)?) } else { Ok(()) }
+    }
+
     /// The refusal. It looks for the name of the namespace, so the caller has no lock.
     #[cold]
     pub(crate) fn fenced(&self, number: u32) -> Result<Error> {

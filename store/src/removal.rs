@@ -77,7 +77,7 @@ impl Session {
             self.check_may_write(namespace.index)?;
         }
         if flags & namespace_flags::LOGGED != 0 {
-            self.check_not_fenced(namespace.index)?;
+            self.check_not_fenced_now(namespace.index)?;
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Session {
     /// writers waits for it.
     fn decide_requested(&self, namespace: Namespace, flags: u64) -> Result<RemovalDecision> {
         let is_others = flags & namespace_flags::FOLLOWED != 0 && !self.member.is_follower();
-        if is_others || flags & namespace_flags::LOGGED != 0 && self.member.is_fenced_off()? {
+        if is_others || flags & namespace_flags::LOGGED != 0 && self.member.is_fenced_off_now()? {
             return Ok(RemovalDecision::Keep);
         }
         Ok(RemovalDecision::Remove { has_index: self.has_schema(namespace.index)? })

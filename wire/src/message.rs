@@ -302,7 +302,8 @@ pub struct PositionMessage {
     pub answered: u64,
     /// True if the source has a lease.
     pub is_leased: bool,
-    /// The source's clock of expiry when the message was written, in milliseconds since 1970.
+    /// The source's clock of expiry when the message was written, in milliseconds since 1970. 0: it
+    /// is not told, because the follower is behind and gets the message late.
     pub clock_ms: u64,
 }
 

@@ -79,9 +79,12 @@ static int establish(struct smf *smf, char **words)
         {ns_text("teid"), ns_text(words[1])},
         {ns_text("dnn"), ns_text(words[2])},
     };
-    ns_metadata metadata = {tags, 3, ns_now_ms() + LIFETIME_MS};
-    ns_status status = ns_put_with_metadata(smf->session, smf->sessions, ns_text(words[0]),
-                                       ns_text("5qi=9 arp=8"), metadata, NULL);
+    ns_metadata metadata = {tags, 3, 0};
+    ns_status status = ns_session_now_ms(smf->session, &metadata.expires_ms);
+    metadata.expires_ms += LIFETIME_MS;
+    if (status == NS_OK)
+        status = ns_put_with_metadata(smf->session, smf->sessions, ns_text(words[0]),
+                                      ns_text("5qi=9 arp=8"), metadata, NULL);
     if (status == NS_TAG_TAKEN) {
         ns_counter_add(smf->session, smf->statistics, ns_text("refused"), 1);
         puts("the TEID is taken");

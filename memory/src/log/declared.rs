@@ -52,7 +52,7 @@ impl Member {
         invariant!(self.has_no_lock(), "a namespace is declared while its member holds a lock");
         self.operation(|| {
             let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
-            let done = match self.is_fenced_off() {
+            let done = match self.is_fenced_off_now() {
                 Ok(false) => self.end_log_declaration(namespace).map(|()| true),
                 Ok(true) => Ok(false),
                 Err(error) => Err(error.into()),

@@ -346,7 +346,7 @@ impl Member {
         checks_fence: bool,
     ) -> Result<bool> {
         self.with_namespace_kept(namespace, || {
-            if checks_fence && self.is_fenced_off()? {
+            if checks_fence && self.is_fenced_off_now()? {
                 return Ok(false);
             }
             self.change_flags(namespace, |flags| match policy {

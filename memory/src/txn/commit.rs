@@ -134,7 +134,7 @@ impl Member {
         (txn, usages, first): (TxnCell<'_>, u64, u64),
         arena: &Arena<'_>,
     ) -> Result<CommitOutcome> {
-        if plan.checks_fence && self.is_fenced_off()? {
+        if plan.checks_fence && self.is_fenced_off_now()? {
             return Ok(CommitOutcome::Fenced(0));
         }
         let mut units = 0;

@@ -231,7 +231,10 @@ impl ClusterDriver {
         let stays = |host: &&HostId| group.can_take_over(**host);
         // Of equal copies the first one of the group.
         let longest = group.group().iter().rev().filter(stays).max_by_key(|host| heard.get(host));
-        let named = is_named.filter(|host| group.can_take_over(*host));
+        // The preferred one only if it answers and has as much: a drain to it could fail.
+        let best = longest.and_then(|host| heard.get(host));
+        let has_all = |host: &HostId| heard.get(host).is_some_and(|has| Some(has) >= best);
+        let named = is_named.filter(|host| group.can_take_over(*host) && has_all(host));
         named.or(longest.copied()).map(OperatorGoal::DrainTo).ok_or_else(|| Error::BadArgument {
             detail: "each other host with a complete copy is to leave the group, and as an owner \
                      it would stay: wait until another copy counts (COUNTED in cluster status), \

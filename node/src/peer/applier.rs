@@ -165,7 +165,9 @@ impl Applier<'_, '_, '_> {
         if message.position != 0 && self.is_scattered() {
             return Ok(AppliedMessage::Scattered);
         }
-        self.session.follow_clock(&mut self.connection.clock, message.clock_ms)?;
+        if message.clock_ms != 0 {
+            self.session.follow_clock(&mut self.connection.clock, message.clock_ms)?;
+        }
         self.progress.tail = message.tail;
         self.progress.position = self.progress.position.max(message.position);
         if !self.progress.is_joining

@@ -86,3 +86,8 @@ pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// The interval in which a member of a group looks whether it is to end: a small part of the time
 /// that a change of the owner may take.
 pub(crate) const MEMBER_LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A source tells its clock of expiry while a follower lacks at most this many positions, which it
+/// applies in some milliseconds: with a longer backlog the message arrives late, and the follower
+/// would take the delay for a difference of the clocks.
+pub(crate) const CLOCK_LAG_MAX: u64 = 1024;

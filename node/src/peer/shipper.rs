@@ -15,8 +15,9 @@ use super::convert::{id_bytes, send_item};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{
-    BEAT_INTERVAL, FLIGHT_SLEEP_MIN, FLOOR_STEP, GATHER_BYTES_MAX, GATHER_MAX, HELLO_MAX,
-    LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX, SPIN_MAX,
+    BEAT_INTERVAL, CLOCK_LAG_MAX, FLIGHT_SLEEP_MIN, FLOOR_STEP, GATHER_BYTES_MAX, GATHER_MAX,
+    HELLO_MAX, LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX,
+    SPIN_MAX,
 };
 use super::served::{PeerShared, Served, lease_ns};
 use super::stopwatch::Stopwatch;
@@ -294,8 +295,15 @@ impl Shipment<'_> {
             },
             answered: self.counted_answer(pace),
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
-            clock_ms: session.now_ms()?,
+            clock_ms: self.told_clock_ms(session, pace)?,
         }))
+    }
+
+    /// The clock of expiry, or 0 while what is to be sent delays the message.
+    fn told_clock_ms(&self, session: &Session, pace: &Pace) -> Result<u64> {
+        let lag = pace.read.saturating_sub(self.served.acknowledged.load(Ordering::Relaxed));
+        let is_late = self.link.stream.unsent() > GATHER_BYTES_MAX || lag > CLOCK_LAG_MAX;
+        if is_late { Ok(0) } else { session.now_ms() }
     }
 
     /// What the follower has answered. The driver keeps the lease: what it does not count, or if it

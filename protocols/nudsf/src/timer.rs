@@ -236,12 +236,26 @@ impl Timer {
         })
     }
 
-    /// Checks the JSON of a timer with this id.
+    /// As [`Timer::parse`], of a patched document: a tag that has lost its last value is gone.
+    ///
+    /// # Errors
+    /// As [`Timer::parse`].
+    pub(crate) fn of_patched(value: &Value, id: &str) -> Result<Self, Problem> {
+        Self::parse(&without_empty_tags(value, "metaTags"), id)
+    }
+
+    /// Checks the JSON of a timer with this id. An empty object of tags is left out.
     ///
     /// # Errors
     /// 400 with the pointer of the invalid attribute.
     pub(crate) fn parse(value: &Value, id: &str) -> Result<Self, Problem> {
-        let mut value = without_empty_tags(value, "metaTags").into_owned();
+        let mut value = value.clone();
+        let has_none = |tags: &Value| tags.as_object().is_some_and(Map::is_empty);
+        if value.get("metaTags").is_some_and(has_none)
+            && let Some(object) = value.as_object_mut()
+        {
+            object.remove("metaTags");
+        }
         let Some(object) = value.as_object() else {
             return Err(Problem::message("a timer must be an object"));
         };

@@ -4,13 +4,14 @@
 //!
 //! In a region without records that expire, it reads sixteen empty trees once a second. A deletion
 //! is published only if clients have asked for events: then the notifier collects as well, sooner.
-//! Expired records of a copy stay until the host that it follows has deleted them.
+//! Expired records of a copy stay until the host that it follows has deleted them, so there is
+//! nothing to do in a region that is one.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use nearstate_node::executor::{sleep, yield_now};
-use nearstate_store::Session;
+use nearstate_store::{Error, Session};
 
 /// Pause after a round that found no more. A record that expires meanwhile keeps its memory for
 /// this time; no command returns it.
@@ -19,7 +20,7 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a round that left some.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Pause after a failure. While a stopped process holds the locks of expired records, a call may
+/// Pause after a failure other than a full log or region. While a stopped process holds the locks of expired records, a call may
 /// occupy the core for four seconds.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -38,6 +39,10 @@ pub(crate) async fn run(session: Rc<Session>) {
 
 /// One round. Returns the pause until the next one.
 async fn collect(session: &Session) -> Duration {
+    // A copy: one call could look at each record that has expired, and delete none.
+    if session.following().is_ok_and(|following| following.is_some()) {
+        return IDLE_INTERVAL;
+    }
     for _ in 0..CALLS {
         let collected = session.collect_expired(COLLECTED);
         // No reply waits for the deletion of an expired record.
@@ -45,6 +50,8 @@ async fn collect(session: &Session) -> Duration {
         match collected {
             Ok(collected) if collected.has_more => yield_now().await,
             Ok(_) => return IDLE_INTERVAL,
+            // A follower that is behind, or a reader: over in milliseconds.
+            Err(Error::Behind { .. } | Error::Full { .. }) => return IDLE_INTERVAL,
             // Reported by the commands that fail in the same way.
             Err(_) => return FAILURE_INTERVAL,
         }

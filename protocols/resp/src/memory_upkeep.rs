@@ -17,7 +17,7 @@ use std::time::Duration;
 use nearstate_model::Result;
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{is_due, sleep, yield_now};
-use nearstate_store::{FreeWatch, NamespaceUsage, Session};
+use nearstate_store::{FreeWatch, NamespaceUsage, Session, since_boot};
 
 use crate::purge_request::PurgeRequest;
 use crate::server::RespServer;
@@ -26,9 +26,9 @@ use crate::server::RespServer;
 /// a timer is needed. `MEMORY PURGE` wakes the task.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How far the clock of expiry moves towards that of the host in each interval: a hundredth of it,
+/// The share of the time that passes by which the clock of expiry moves towards that of the host,
 /// so that no time to live is wrong by more.
-const CLOCK_STEP_MS: u64 = LOOK_INTERVAL.as_secs() * 1000 / 100;
+const CLOCK_SHARE: u128 = 100;
 
 /// The percentage of free memory in partly used chunks from which records are moved. Below it a
 /// move would free less than it copies.
@@ -57,20 +57,26 @@ const CHUNKS_AT_ONCE: u64 = 16;
 pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Clock) {
     let mut upkeep = MemoryUpkeep::new(&session, clock, &server.upkeep_nanos);
     let mut soft_limits = SoftLimits::default();
+    let mut moved = since_boot();
     loop {
         let is_purge = wait_for_look(&server.purge_request, LOOK_INTERVAL).await;
         // What fails now is tried again at the next look. A damaged region is reported by the
         // commands of clients.
         let _ = upkeep.look(is_purge).await;
         let _ = soft_limits.look(&session, server.settings.on_soft_limit);
-        let _ = keep_clock(&session);
+        // Also after a look that a client has asked for: by the time that has passed.
+        let step = since_boot().saturating_sub(moved).as_millis() / CLOCK_SHARE;
+        if step > 0 {
+            moved = since_boot();
+            let _ = keep_clock(&session, u64::try_from(step).unwrap_or(u64::MAX));
+        }
     }
 }
 
 /// Moves the clock of expiry of an owner that was a copy towards that of its host.
-fn keep_clock(session: &Session) -> Result<()> {
+fn keep_clock(session: &Session, step_ms: u64) -> Result<()> {
     if session.following()?.is_none() {
-        session.approach_host_clock(CLOCK_STEP_MS)?;
+        session.approach_host_clock(step_ms)?;
     }
     Ok(())
 }

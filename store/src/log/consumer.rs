@@ -157,7 +157,7 @@ impl Session {
         }
         if is_new && checks_fence {
             // Again under the lock. Here it leaves the flag as it is.
-            self.check_not_fenced(namespace.index)?;
+            self.check_not_fenced_now(namespace.index)?;
         }
         self.member.open_log()?;
         invariant!(namespace.kind() != Kind::Counters, "adds to counters are not logged");

@@ -271,7 +271,7 @@ impl Session {
             Ok(_) if pass.behind.contains(&namespace) => DueNamespace::Refused,
             Ok(flags)
                 if flags & namespace_flags::LOGGED != 0
-                    && self.member.is_fenced_off().is_ok_and(|is_refused| is_refused) =>
+                    && self.member.is_fenced_off_now().is_ok_and(|is_refused| is_refused) =>
             {
                 DueNamespace::Refused
             }

@@ -1,6 +1,7 @@
 //! The region of a member of a cluster: fenced, promoted with its log, switched and demoted.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use nearstate_store::{
@@ -10,6 +11,9 @@ use nearstate_store::{
 };
 
 use crate::follow::{Host, change, contents, deliver, key, mixed, run, start};
+
+/// Where the boot of the lease is in the file (`spec/region.md`, section 11).
+const LEASE_BOOT: u64 = 0x1000 + 0x148;
 
 pub(crate) fn ue(session: &Session) -> Namespace {
     session.namespace("ue", &mixed()).unwrap()
@@ -334,7 +338,19 @@ fn a_writer_is_refused_when_the_lease_of_a_killed_node_has_ended() {
         }
         hold();
     }
-    drop((session, node));
+    // What is rare looks at the lease each time.
+    put().unwrap();
+    node.set_owner_lease(Duration::from_micros(1)).unwrap();
+    let removed = session.remove_namespace(ns).map(drop);
+    assert!(matches!(removed, Err(Error::Fenced { .. })), "{removed:?}");
+    // In a container with another boot id.
+    hold();
+    let file = std::fs::OpenOptions::new().write(true).open(host.region.path()).unwrap();
+    file.write_all_at(&[0; 8], LEASE_BOOT).unwrap();
+    let other = host.region.session().unwrap();
+    other.put(ns, b"k", b"x").unwrap();
+    hold();
+    drop((session, other, node));
     host.check();
 }
 

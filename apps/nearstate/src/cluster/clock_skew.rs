@@ -24,13 +24,13 @@ pub(super) fn check(host: &str, (asked_ms, told_ms): (u64, u64), report: &str) -
         let sum = skew + within;
         return row(RowOutcome::Passed, format!("within {sum} ms of the clock of this host"));
     }
-    let effect = if word == "behind" { "later" } else { "earlier" };
     row(
         RowOutcome::Warning,
         format!(
-            "its clock is {skew} ms {word} the one of this host: when a partition moves to it, \
-             records expire that much {effect}, and times of status, alarms and events differ. \
-             Leases do not depend on it. Synchronize the clocks (NTP) of all hosts"
+            "its clock is {skew} ms {word} the one of this host: times that clients compute \
+             (EXPIREAT, PXAT) end early or late by that when a partition moves to it, and times of \
+             status, alarms and events differ. Times to live and leases do not depend on it. \
+             Synchronize the clocks (NTP) of all hosts"
         ),
     )
 }
@@ -54,11 +54,10 @@ mod tests {
         let (outcome, detail) = checked(11_041);
         assert_eq!(outcome, RowOutcome::Warning);
         assert!(detail.starts_with("its clock is 1001 ms ahead of"), "{detail}");
-        assert!(detail.contains("expire that much earlier"), "{detail}");
+        assert!(detail.contains("end early or late by that"), "{detail}");
         let (outcome, detail) = checked(8_000);
         assert_eq!(outcome, RowOutcome::Warning);
         assert!(detail.starts_with("its clock is 2000 ms behind"), "{detail}");
-        assert!(detail.contains("expire that much later"), "{detail}");
         assert!(check("b", (0, 1), "{\"host\":\"b\"}").is_none(), "an earlier version");
     }
 }

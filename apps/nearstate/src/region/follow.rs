@@ -114,8 +114,10 @@ pub(crate) fn run_follow(args: &FollowArgs, out: &mut dyn Write) -> Result<()> {
     let own = args.tls_certificate.as_deref().zip(args.tls_key.as_deref());
     let tls = args.tls_ca.as_deref().map(|ca| ClientTls::read(ca, own)).transpose()?;
     let (region, is_created) = open_region(&args.path, args.max)?;
-    let followed = follow_until_over(args, &region, tls.as_ref(), out);
-    if is_created && region.inspect()?.following.is_none() {
+    let mut has_connected = false;
+    let followed = follow_until_over(args, &region, tls.as_ref(), (out, &mut has_connected));
+    // A copy that has connected may have been promoted since: then it follows nothing either.
+    if is_created && !has_connected && region.inspect()?.following.is_none() {
         // Nothing was copied. A later call with another size begins anew.
         drop(region);
         Region::remove(&args.path)?;
@@ -166,7 +168,7 @@ fn follow_until_over(
     args: &FollowArgs,
     region: &Region,
     tls: Option<&ClientTls>,
-    out: &mut dyn Write,
+    (out, has_connected): (&mut dyn Write, &mut bool),
 ) -> Result<()> {
     let is_over = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -177,7 +179,10 @@ fn follow_until_over(
     }
     let name = args.name.clone().unwrap_or_else(host_name);
     let mut report = FollowReport::new(args, out, Arc::clone(&is_over));
-    let mut on_event = |event: &FollowEvent<'_>| report.take(event);
+    let mut on_event = |event: &FollowEvent<'_>| {
+        *has_connected |= matches!(event, FollowEvent::Connected { .. });
+        report.take(event);
+    };
     let mut config = FollowConfig {
         certificate_name: None,
         source: &args.from,

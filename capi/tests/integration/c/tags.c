@@ -346,6 +346,10 @@ static void an_expired_record_is_not_found_and_collected_once(void)
     ns_view view;
     fill();
     CHECK(ns_now_ms() > 1600000000000);
+    uint64_t now_ms = 0;
+    OK(ns_session_now_ms(session, &now_ms));
+    CHECK(now_ms > 1600000000000);
+    IS(NS_BAD_ARGUMENT, ns_session_now_ms(session, NULL));
     OK(put("old", old, 1));
     CHECK(ns_get(session, values, ns_text("old"), &view) == NS_NOT_FOUND);
     CHECK(ns_find(session, values, tag("teid", "teid 9"), &view) == NS_NOT_FOUND);

@@ -176,14 +176,14 @@ pub(super) async fn patch(context: &OperationContext<'_>) -> Result<Reply, Reply
         check_conditions(context, Some(&view))?;
         let old = Document::of(&view)?.value;
         let mut value = old.clone();
-        let validate = |_: &PatchItem, value: &Value| Timer::parse(value, id)?.check_tags();
+        let validate = |_: &PatchItem, value: &Value| Timer::of_patched(value, id)?.check_tags();
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
         context.check_reply(&patched(&failed))?;
         if value != old {
             let is_expired = view.tags().any(is_expired_tag);
             let is_same = value.get("expires") == old.get("expires");
-            let timer = Timer::parse(&value, id)?;
+            let timer = Timer::of_patched(&value, id)?;
             check_json_bytes(timer.text())?;
             let kept = (is_expired && is_same).then(|| timer.kept_until_ms());
             timer.write(txn, (context.storage.timers, context.key()), kept, context.now_ms)?;

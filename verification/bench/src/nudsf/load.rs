@@ -17,7 +17,7 @@ const STREAMS: u64 = 10;
 
 /// Programs that send PUTs to different paths at the same time. While one of them reads responses,
 /// the server has requests of the others: with one, the two processors took turns.
-const GENERATORS: usize = 4;
+pub(super) const GENERATORS: usize = 4;
 
 /// How often the memory of a server is looked at.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
@@ -110,7 +110,7 @@ impl Load {
     /// PUTs records until each has the tags of the second body.
     pub(super) fn prepare_puts(&self, port: u16) -> Result<()> {
         let paths: Vec<String> = (0..PUT_RECORDS).map(put_path).collect();
-        self.put_all(port, &paths, MIXED, &put_body(PUT_TAGS[1])).map(drop)
+        self.put_all((port, 1), &paths, MIXED, &put_body(PUT_TAGS[1])).map(drop)
     }
 
     /// The rate of PUTs that change the tags of each record: in passes over the records, with two
@@ -119,7 +119,8 @@ impl Load {
         let (mut left, mut seconds) = (requests, 0.0);
         for tags in PUT_TAGS.iter().cycle() {
             let paths: Vec<String> = (0..left.min(PUT_RECORDS)).map(put_path).collect();
-            seconds += self.put_all(port, &paths, MIXED, &put_body(*tags))?;
+            // One generator: its own time is that of the pass.
+            seconds += self.put_all((port, 1), &paths, MIXED, &put_body(*tags))?;
             left -= paths.len() as u64;
             if left == 0 {
                 break;
@@ -128,20 +129,21 @@ impl Load {
         Ok(as_f64(requests) / seconds)
     }
 
-    /// PUTs a body to these paths, each once. Returns the seconds of the slowest generator.
+    /// PUTs a body to these paths, each once, with so many generators. Returns the seconds of the
+    /// slowest one: less than have passed if they did not begin together.
     pub(super) fn put_all(
         &self,
-        port: u16,
+        (port, generators): (u16, usize),
         paths: &[String],
         content_type: &str,
         body: &str,
     ) -> Result<f64> {
         let body = self.file("body", body)?;
         let mut commands = Vec::new();
-        for (number, part) in paths.chunks(paths.len().div_ceil(GENERATORS).max(1)).enumerate() {
+        for (number, part) in paths.chunks(paths.len().div_ceil(generators).max(1)).enumerate() {
             let uris = self.uris((number, port), part.iter())?;
             // Each connection would begin with the first path.
-            let streams = CONNECTIONS * STREAMS / GENERATORS as u64;
+            let streams = CONNECTIONS * STREAMS / generators as u64;
             let mut command = self.h2load((1, streams), part.len() as u64);
             command.args(["-H", ":method: PUT", "-H", content_type]);
             command.arg("-i").arg(uris).arg("-d").arg(&body);

@@ -1,7 +1,7 @@
 //! Timers: armed ones, which cost memory and a place in an index; then others that are created
 //! while they are due, until all of these have fired and are deleted.
 
-use super::load::Load;
+use super::load::{GENERATORS, Load};
 use super::result::{ServerKind, TimersResult};
 use super::servers::{HttpClient, Servers};
 use crate::processes::cpu_ns;
@@ -34,7 +34,7 @@ pub(super) fn run(servers: &Servers, load: &Load, count: u64) -> Result<TimersRe
         let all = first..(first + CHUNK).min(count);
         let paths: Vec<String> = all.map(|index| format!("{TIMERS}/armed{index}")).collect();
         let body = r#"{"expires":"2999-01-01T00:00:00Z","metaTags":{"ueId":["1"]}}"#;
-        load.put_all(port, &paths, JSON, body)?;
+        load.put_all((port, GENERATORS), &paths, JSON, body)?;
     }
     let created_s = begun.elapsed().as_secs_f64();
     let create_cpu_ns = cpu_ns(&process).saturating_sub(cpu) / count;
@@ -43,7 +43,7 @@ pub(super) fn run(servers: &Servers, load: &Load, count: u64) -> Result<TimersRe
     let paths: Vec<String> = (0..fired).map(|index| format!("{TIMERS}/due{index}")).collect();
     let (cpu, begun) = (cpu_ns(&process), Instant::now());
     let due = r#"{"expires":"2020-01-01T00:00:00Z","deleteAfter":0}"#;
-    load.put_all(port, &paths, JSON, due)?;
+    load.put_all((port, GENERATORS), &paths, JSON, due)?;
     // All have one time, so that they fire in the order of their keys: the greatest is the last.
     let last = paths.iter().max().map(String::as_str).unwrap_or_default();
     while client.request("GET", last, &[], "")?.status != 404
