@@ -773,7 +773,7 @@ typedef struct ns_metadata {
     size_t tags_len;
     /**
      * When the record expires, in milliseconds since 1970. 0: never. A record whose time is not
-     * after `ns_now_ms` expires immediately.
+     * after `ns_session_now_ms` expires immediately.
      */
     uint64_t expires_ms;
 } ns_metadata;
@@ -2310,10 +2310,22 @@ enum ns_status ns_put_keeping_metadata(struct ns_session *session,
                                        uint64_t *version);
 
 /**
- * Returns the clock that expiry times refer to: milliseconds since 1970, with the resolution of
- * the kernel's tick (1 to 10 ms).
+ * Returns the clock of this host: milliseconds since 1970, with the resolution of the kernel's
+ * tick (1 to 10 ms). Expiry times refer to the clock of the region, `ns_session_now_ms`, which
+ * differs in a region that is or was a copy of one on a host with another clock.
  */
 uint64_t ns_now_ms(void);
+
+/**
+ * Returns the clock by which the records of the region expire: milliseconds since 1970, with the
+ * resolution of the kernel's tick (1 to 10 ms). A record whose expiry time is this and a time to
+ * live ends after that time also after a fail-over between hosts whose clocks differ. Fails with
+ * `NS_DAMAGED`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_session_now_ms(struct ns_session *session, uint64_t *now_ms);
 
 /**
  * Deletes up to `limit` expired records with their tags. Watchers receive one expiry event per
