@@ -455,8 +455,8 @@ impl Member {
     /// refused. The same holds if the words are damaged.
     #[cold]
     fn is_lease_over(&self) -> bool {
-        // A container may show another boot id. After a reboot the clock is before the end until the
-        // node has started, and refuses writers itself.
+        // A container may show another boot id. After a reboot the clock is before the end until
+        // the node has started, and refuses writers itself.
         let is_over = lease(self.map())
             .is_ok_and(|(_, end)| end != 0 && lease_clock() >= Duration::from_micros(end));
         let is_over = is_over && !self.is_follower.get();

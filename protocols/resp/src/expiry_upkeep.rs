@@ -20,8 +20,8 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a round that left some.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Pause after a failure other than a full log or region. While a stopped process holds the locks of expired records, a call may
-/// occupy the core for four seconds.
+/// Pause after a failure other than a full log or region. While a stopped process holds the locks
+/// of expired records, a call may occupy the core for four seconds.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Records deleted per call: some tens of microseconds.
