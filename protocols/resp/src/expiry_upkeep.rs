@@ -49,9 +49,8 @@ async fn collect(session: &Session) -> Duration {
         session.take_owed_receipt();
         match collected {
             Ok(collected) if collected.has_more => yield_now().await,
-            Ok(_) => return IDLE_INTERVAL,
-            // A follower that is behind, or a reader: over in milliseconds.
-            Err(Error::Behind { .. } | Error::Full { .. }) => return IDLE_INTERVAL,
+            // The errors are of a follower that is behind, or a reader: over in milliseconds.
+            Ok(_) | Err(Error::Behind { .. } | Error::Full { .. }) => return IDLE_INTERVAL,
             // Reported by the commands that fail in the same way.
             Err(_) => return FAILURE_INTERVAL,
         }
