@@ -5,7 +5,7 @@ use nearstate_model::{Error, Result};
 
 use crate::log::entry::StreamedChange;
 use crate::record::members::Members;
-use crate::record::meta::{Meta, split};
+use crate::record::meta::{Meta, expires_of, split};
 use crate::record::{BlockChange, Form, Kind};
 use crate::session::Namespace;
 use crate::session::buffers::Metadata;
@@ -137,8 +137,7 @@ impl ChangedRecord<'_, '_, '_> {
 /// True if the record had expired at this time of its source.
 pub(super) fn had_expired(stored: Stored<'_>, time_ms: u64) -> Result<bool> {
     let Some((cell, bytes)) = stored.filter(|(cell, _)| cell.has_meta()) else { return Ok(false) };
-    let (_, meta) = split(cell, bytes)?;
-    let expires_ms = if meta.is_empty() { 0 } else { Meta::split(meta)?.1.expires_ms };
+    let expires_ms = expires_of(split(cell, bytes)?.1)?;
     Ok(expires_ms != 0 && expires_ms <= time_ms)
 }
 
