@@ -366,7 +366,7 @@ impl DrivenCluster {
         found.get().unwrap()
     }
 
-    /// Commits that are replicated, whatever happens to members meanwhile.
+    /// Commits that are replicated: one member has them. Others may lack all of them.
     pub(crate) fn write(&self, owner: u16, keys: Range<u64>, bytes: usize) {
         let session = self.host(owner).region.session().unwrap();
         for key in keys {
@@ -388,7 +388,7 @@ impl DrivenCluster {
     /// All copies have the same records, which are so many.
     pub(crate) fn assert_equal(&self, records: u64) {
         let contents = |host: &DrivenHost| contents(&host.region.session().unwrap());
-        until("all copies are equal", || {
+        until(&format!("all copies have the same {records} records"), || {
             let owner = contents(&self.running[&self.owner_with(&[1, 2, 3])]);
             owner.len() as u64 == records
                 && self.running.values().all(|host| contents(host) == owner)
@@ -449,6 +449,7 @@ pub(crate) fn fill(session: &Session, sizes: &[usize]) -> (Namespace, u64) {
 fn a_copy_in_a_full_heap_becomes_the_owner() {
     let mut cluster = DrivenCluster::start();
     cluster.write(1, 0..100, 1 << 10);
+    cluster.assert_equal(100);
     for id in [2, 3] {
         fill(&cluster.host(id).region.session().unwrap(), &[32 << 10, 1 << 10, 64]);
     }
@@ -563,6 +564,8 @@ fn an_owner_whose_region_is_of_another_boot_joins_again() {
 fn an_owner_of_another_boot_that_has_what_an_operator_gave_up_is_kept() {
     let mut cluster = DrivenCluster::start();
     cluster.write(1, 0..50, 100);
+    // So that it lacks what follows, and nothing else.
+    cluster.assert_equal(50);
     cluster.running.remove(&3);
     cluster.owner_with(&[1, 2]);
     cluster.write(1, 50..80, 100);
