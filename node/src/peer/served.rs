@@ -380,6 +380,10 @@ impl PeerRouter {
             if !self.is_complete.load(Ordering::Acquire) {
                 return Err((RefusalReason::Busy, "this host starts".to_owned()));
             }
+            // It is set before the list is emptied.
+            if self.is_over() {
+                return Err((RefusalReason::Busy, "this host stops".to_owned()));
+            }
             let reason = RefusalReason::Cluster;
             let text = format!("this host has no partition {} of that cluster", place.partition);
             return Err((reason, text));
@@ -417,6 +421,22 @@ mod tests {
     use nearstate_wire::SharedSettings;
 
     use super::*;
+
+    /// Only a host that has all its regions, and keeps them, refuses a follower for good.
+    #[test]
+    fn a_host_that_starts_or_stops_refuses_no_follower_for_good() {
+        let router = PeerRouter::new(None, |_| ());
+        let refused = || {
+            let place = PartitionPlace { cluster_id: [1; 16], partition: 1, view: 1 };
+            router.find(place, SettingsSummary::default()).map(drop).unwrap_err()
+        };
+        let busy = |text: &str| (RefusalReason::Busy, text.to_owned());
+        assert_eq!(refused(), busy("this host starts"));
+        router.is_complete.store(true, Ordering::Release);
+        assert_eq!(refused().0, RefusalReason::Cluster);
+        router.is_over.store(true, Ordering::Release);
+        assert_eq!(refused(), busy("this host stops"));
+    }
 
     #[test]
     fn a_connection_that_replaces_another_one_has_the_higher_number() {
