@@ -416,6 +416,10 @@ pub trait StoreConnection: StoreAccess {
         perform_each(self, requests, receive)
     }
 
+    /// Tells the store which requests follow, so that it can load their records. A hint: it has no
+    /// effect on replies. Only a store in the client's process has a use for it.
+    fn prefetch(&mut self, _: &[Request<'_>]) {}
+
     /// True if [`StoreConnection::send_ahead`] sends requests.
     fn sends_ahead(&self) -> bool {
         false

@@ -72,6 +72,13 @@ impl StoreConnection for ConnectionFan {
         self.first()?.walk(table)
     }
 
+    fn prefetch(&mut self, requests: &[Request<'_>]) {
+        let share = self.share(requests.len());
+        for (connection, some) in self.connections.iter_mut().zip(requests.chunks(share)) {
+            connection.prefetch(some);
+        }
+    }
+
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         let share = self.share(requests.len());
         for (connection, some) in self.connections.iter_mut().zip(requests.chunks(share)) {

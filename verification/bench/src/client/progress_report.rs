@@ -204,6 +204,10 @@ impl StoreConnection for ReportingStore<'_, '_, dyn StoreConnection + '_> {
         self.call(|inner| inner.pipeline(requests, &mut reporting(progress, sink)))
     }
 
+    fn prefetch(&mut self, requests: &[Request<'_>]) {
+        self.inner.prefetch(requests);
+    }
+
     fn sends_ahead(&self) -> bool {
         self.inner.sends_ahead()
     }

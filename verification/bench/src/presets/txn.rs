@@ -53,8 +53,11 @@ pub(super) const PRESETS: [Preset; 4] = [
     Preset {
         name: "location-register",
         workload: "tatp",
-        about: "TATP on one core",
-        cases: &[case("tatp", "--ops 500000 --rounds 5 --targets region", REGISTER)],
+        about: "TATP on one core, one transaction after the other and 16 in flight",
+        cases: &[
+            case("tatp", "--ops 500000 --rounds 5 --targets region", REGISTER),
+            case("tatp-16", "--ops 2000000 --depth 16 --rounds 5 --targets region", REGISTER),
+        ],
     },
     Preset {
         name: "signalling",

@@ -211,6 +211,10 @@ impl StoreConnection for FaultyConnection {
         })
     }
 
+    fn prefetch(&mut self, requests: &[Request<'_>]) {
+        self.inner.prefetch(requests);
+    }
+
     /// One by one until the fault has happened, so that it meets a single request.
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         if self.plan.left == 0 {

@@ -17,7 +17,7 @@ use nearstate_model::Result;
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_store::{
     BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, NumaPolicy,
-    Outcome, RecordForUpdate, Region, Session, TagSchema, Values, View,
+    Outcome, Prefetch, RecordForUpdate, Region, Session, TagSchema, Values, View,
 };
 use std::ops::Bound;
 use std::path::Path;
@@ -262,6 +262,20 @@ impl RegionConnection {
         Ok(matches!(outcome, Outcome::Done { .. }))
     }
 
+    /// What is loaded before a request is executed.
+    fn prefetch_of<'a>(&self, request: &Request<'a>) -> Option<Prefetch<'a>> {
+        let (namespace, schema) = self.tables.at(request.table()).ok()?;
+        Some(match request {
+            Request::Read { key, .. } => Prefetch::Read(namespace, key),
+            Request::Find { tag: (tag, value), .. } => {
+                Prefetch::Find(namespace, schema.tags.get(*tag)?.name, value)
+            }
+            Request::Put { entry, .. } => Prefetch::Touch(namespace, entry.key),
+            Request::Change { change, .. } => Prefetch::Touch(namespace, change.key),
+            Request::Delete { key, .. } => Prefetch::Touch(namespace, key),
+        })
+    }
+
     #[cold]
     fn in_transaction(&self, request: &Request<'_>) -> Result<bool> {
         let Self { session, tables, .. } = self;
@@ -451,6 +465,16 @@ impl StoreConnection for RegionConnection {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { session, tables, .. } = self;
         session.transact(|txn| body(&mut RegionTransaction { txn, tables }))
+    }
+
+    fn prefetch(&mut self, requests: &[Request<'_>]) {
+        for some in requests.chunks(AHEAD) {
+            let mut wanted = [None; AHEAD];
+            for (entry, request) in wanted.iter_mut().zip(some) {
+                *entry = self.prefetch_of(request);
+            }
+            self.session.prefetch_operations(wanted.get(..some.len()).unwrap_or_default());
+        }
     }
 
     /// Executes reads and writes in order, after prefetching their records.

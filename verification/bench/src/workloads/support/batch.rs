@@ -17,6 +17,9 @@ pub enum BatchOp {
     /// Changes some parts.
     Change,
     Delete,
+    /// Finds a record by the table's first tag: the key is the tag's value. For
+    /// [`Batch::prefetch`].
+    Find,
 }
 
 /// A request as ranges of the buffers.
@@ -117,12 +120,22 @@ impl Batch {
                     Request::Change { table, change: PartsChange { key, parts, tags: None } }
                 }
                 BatchOp::Delete => Request::Delete { table, key, tags },
+                BatchOp::Find => Request::Find { table, tag: (0, key), wanted: PartSet::ALL },
             }
         }));
         let result = send(&requests);
         self.requests = emptied_requests(requests);
         self.fields = emptied_parts(fields);
         result
+    }
+
+    /// Tells the store that these requests follow.
+    #[inline]
+    pub fn prefetch(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.with(|requests| {
+            store.prefetch(requests);
+            Ok(())
+        })
     }
 
     /// Sends the batch; a single request is sent alone.

@@ -27,6 +27,8 @@ pub struct Client {
     model: TatpModel,
     rng: Rng,
     batch: Batch,
+    /// What the transactions other than single reads will read first.
+    upcoming: Batch,
     /// Replies of the run that contradict the model.
     mismatches: RecordVerification,
     pending: Option<(u32, PendingUpdate)>,
@@ -48,6 +50,7 @@ impl Client {
             model: TatpModel::fresh(seed, share),
             rng: random::rng(draw(seed, share.first, 1)),
             batch: Batch::default(),
+            upcoming: Batch::default(),
             mismatches: RecordVerification::default(),
             pending: None,
             key: Vec::new(),
@@ -102,6 +105,42 @@ impl Client {
             }
             self.requests.push(request);
         }
+    }
+
+    /// Tells the store what the transactions read, except those that are one read: they are sent
+    /// together, and the store sees them all.
+    fn prefetch(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        let Self { model, upcoming, requests, .. } = self;
+        upcoming.clear();
+        for TatpRequest { kind, slot, row_type, start, .. } in requests {
+            let s_id = model.s_id(*slot);
+            let mut row = |table, key: &[u8]| {
+                upcoming.begin(BatchOp::Change, table, |out| out.extend_from_slice(key));
+            };
+            match kind {
+                RequestKind::GetSubscriberData | RequestKind::GetAccessData => {}
+                RequestKind::GetNewDestination => {
+                    row(FACILITY, &typed_key(s_id, *row_type));
+                    for begin in STARTS.into_iter().filter(|begin| begin <= start) {
+                        row(FORWARDING, &forwarding_key(s_id, *row_type, begin));
+                    }
+                }
+                RequestKind::UpdateSubscriberData => {
+                    row(FACILITY, &typed_key(s_id, *row_type));
+                    row(SUBSCRIBER, &subscriber_key(s_id));
+                }
+                RequestKind::UpdateLocation
+                | RequestKind::InsertCallForwarding
+                | RequestKind::DeleteCallForwarding => {
+                    if *kind != RequestKind::UpdateLocation {
+                        row(FORWARDING, &forwarding_key(s_id, *row_type, *start));
+                    }
+                    let number = number(u64::from(s_id));
+                    upcoming.begin(BatchOp::Find, SUBSCRIBER, |out| out.extend_from_slice(&number));
+                }
+            }
+        }
+        upcoming.prefetch(store)
     }
 
     /// The number of rows that the transaction must find (`None`: it fails); counts the outcome.
@@ -447,6 +486,9 @@ impl Workload for Client {
             let request = *request;
             self.count(&request, tally);
             return self.read_row(store, &request, tally);
+        }
+        if count > 1 {
+            self.prefetch(store)?;
         }
         let requests = std::mem::take(&mut self.requests);
         for request in &requests {
