@@ -18,7 +18,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of an encoded command, exact for the longest kind. A longer input is no command.
 pub const CLUSTER_COMMAND_BYTES_MAX: usize = 64;
 
-/// The shortest lease: three scheduler ticks of a busy machine, and several round trips.
+/// The shortest lease: three scheduler ticks of a busy machine, and several round trips. These
+/// limits of other crates follow from it: `ELECTION_MIN` (the cluster file), `LEASE_LOOK_MS`
+/// (`memory`), `INDEXED_AT_ONCE` and `REPLICATION_WAIT_MAX` (`store`).
 pub const LEASE_MS_MIN: u32 = 300;
 
 /// The longest lease. A fail-over takes at least as long.

@@ -57,6 +57,15 @@ pub(crate) const SUPER_BYTES: u64 = 4096;
 /// The cluster page, between the superblock and the member table. It has the words of the log.
 pub(crate) const CLUSTER_PAGE: u64 = SUPER_BYTES;
 pub(crate) const CLUSTER_BYTES: u64 = 4096;
+// The words of the cluster page, in the order of their offsets.
+/// The cluster that the region belongs to, and the boot in which it was bound to it, sealed.
+pub(crate) const CLUSTER_ID: u64 = CLUSTER_PAGE;
+pub(crate) const CLUSTER_BOOT: u64 = CLUSTER_PAGE + 0x010;
+/// Which file was bound, sealed: the content of another one is a copy of an earlier moment. 0: an
+/// earlier version has bound it.
+pub(crate) const CLUSTER_FILE: u64 = CLUSTER_PAGE + 0x018;
+/// Check value of the cluster id. 0: an earlier version has stored the id.
+pub(crate) const CLUSTER_CHECK: u64 = CLUSTER_PAGE + 0x020;
 /// The highest position of the log that was drawn.
 pub(crate) const LOG_TAIL: u64 = CLUSTER_PAGE + 0x080;
 /// The highest position of the log that its consumer has acknowledged.
@@ -66,10 +75,23 @@ pub(crate) const LOG_FLOOR: u64 = CLUSTER_PAGE + 0x100;
 /// The highest floor that a writer gives a full log that keeps entries. 0: it is not known, and is
 /// behind what was acknowledged.
 pub(crate) const LOG_FLOOR_LIMIT: u64 = CLUSTER_PAGE + 0x108;
+/// The end of the owner's lease in microseconds of `CLOCK_BOOTTIME`, and the boot whose clock
+/// that is, both sealed (`cluster.rs`).
+pub(crate) const LEASE_END: u64 = CLUSTER_PAGE + 0x140;
+pub(crate) const LEASE_BOOT: u64 = CLUSTER_PAGE + 0x148;
+/// Sealed: 1 while writers of logged namespaces are refused. 0 stands for 0.
+pub(crate) const FENCED: u64 = CLUSTER_PAGE + 0x180;
 /// The units that entries of the log have held since the region was created.
 pub(crate) const LOG_UNITS: u64 = CLUSTER_PAGE + 0x200;
+/// How far the clock of expiry is ahead of that of the host, sealed (`region/expiry_clock.rs`). 0
+/// stands for 0.
+pub(crate) const EXPIRY_CLOCK: u64 = CLUSTER_PAGE + 0x240;
 /// The offset of the log's words, or 0.
 pub(crate) const LOG_WORDS: u64 = CLUSTER_PAGE + 0x280;
+/// The highest view that the host has seen, sealed. 0 stands for 0.
+pub(crate) const VIEW_SEEN: u64 = CLUSTER_PAGE + 0x300;
+/// Of a member that its owner does not count any more: `revision:32 | host:16`, sealed. 0: none.
+pub(crate) const EVICTING: u64 = CLUSTER_PAGE + 0x308;
 /// Behind which positions the last incarnations of the log began, sealed: incarnation i in word
 /// i mod 16. 0: not known.
 pub(crate) const LOG_BEGINS: u64 = CLUSTER_PAGE + 0x340;
@@ -91,6 +113,8 @@ pub(crate) const DEMOTION_SEAL: u64 = CLUSTER_PAGE + 0x518;
 pub(crate) const LOG_WAKE: u64 = CLUSTER_PAGE + 0x540;
 /// The incarnation of the log, sealed: how often its entries were lost as a whole. 0 stands for 0.
 pub(crate) const LOG_INCARNATION: u64 = CLUSTER_PAGE + 0x580;
+/// The view in which the log became that of its partition, sealed. 0 stands for 0.
+pub(crate) const LOG_ORIGIN: u64 = CLUSTER_PAGE + 0x588;
 /// What the region follows: state, sealed; id of the other log and its incarnation, with a check
 /// value (`follow.rs`).
 pub(crate) const FOLLOW_STATE: u64 = CLUSTER_PAGE + 0x5c0;
@@ -118,29 +142,6 @@ pub(crate) const FOLLOW_SWITCH: u64 = CLUSTER_PAGE + 0x710;
 pub(crate) const OWNER_ADDRESS: u64 = CLUSTER_PAGE + 0x780;
 /// The most bytes of that text.
 pub(crate) const OWNER_ADDRESS_BYTES_MAX: u64 = 112;
-/// The cluster that the region belongs to, and the boot in which it was bound to it, sealed.
-pub(crate) const CLUSTER_ID: u64 = CLUSTER_PAGE;
-pub(crate) const CLUSTER_BOOT: u64 = CLUSTER_PAGE + 0x010;
-/// Which file was bound, sealed: the content of another one is a copy of an earlier moment. 0: an
-/// earlier version has bound it.
-pub(crate) const CLUSTER_FILE: u64 = CLUSTER_PAGE + 0x018;
-/// Check value of the cluster id. 0: an earlier version has stored the id.
-pub(crate) const CLUSTER_CHECK: u64 = CLUSTER_PAGE + 0x020;
-/// Of a member that its owner does not count any more: `revision:32 | host:16`, sealed. 0: none.
-pub(crate) const EVICTING: u64 = CLUSTER_PAGE + 0x308;
-/// The view in which the log became that of its partition, sealed. 0 stands for 0.
-pub(crate) const LOG_ORIGIN: u64 = CLUSTER_PAGE + 0x588;
-/// The end of the owner's lease in microseconds of `CLOCK_BOOTTIME`, and the boot whose clock
-/// that is, both sealed (`cluster.rs`).
-pub(crate) const LEASE_END: u64 = CLUSTER_PAGE + 0x140;
-pub(crate) const LEASE_BOOT: u64 = CLUSTER_PAGE + 0x148;
-/// Sealed: 1 while writers of logged namespaces are refused. 0 stands for 0.
-pub(crate) const FENCED: u64 = CLUSTER_PAGE + 0x180;
-/// How far the clock of expiry is ahead of that of the host, sealed (`region/expiry_clock.rs`). 0
-/// stands for 0.
-pub(crate) const EXPIRY_CLOCK: u64 = CLUSTER_PAGE + 0x240;
-/// The highest view that the host has seen, sealed. 0 stands for 0.
-pub(crate) const VIEW_SEEN: u64 = CLUSTER_PAGE + 0x300;
 /// Two places for the rules by which new namespaces are replicated: `namespace/rules.rs`.
 pub(crate) const NAMESPACE_RULES: [u64; 2] = [CLUSTER_PAGE + 0x800, CLUSTER_PAGE + 0xc00];
 /// The most bytes of their text.

@@ -7,7 +7,7 @@ pub const KEY_BYTES_MAX: usize = 4096;
 
 /// The largest value or block, in bytes. Applications need 64 MiB. 128 MiB is the next power of
 /// two, and one record stays within the largest size class. A larger value is rejected with
-/// [`crate::Error::ValueTooLarge`].
+/// [`crate::Error::ValueTooLarge`]. The number is also in texts for users: search for `128 MiB`.
 pub const VALUE_BYTES_MAX: usize = 128 << 20;
 
 /// The most blocks of a record. TS 29.598 has no limit. A UE context has tens of groups. More

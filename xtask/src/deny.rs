@@ -25,7 +25,7 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
     let members = workspace::members(root)?;
     let packages = packages(root, &rules)?;
     let lock = fs::read_to_string(root.join("Cargo.lock")).unwrap_or_default();
-    let mut findings = judge(&packages, &rules, &lock);
+    let mut findings = validate(&packages, &rules, &lock);
     findings.extend(direct::check(root, &members)?);
     findings.sort();
     let doubles = doubles(&packages);
@@ -80,7 +80,7 @@ fn packages(root: &Path, rules: &Table) -> Result<Vec<Value>, String> {
 }
 
 /// Licences and sources.
-fn judge(packages: &[Value], rules: &Table, lock: &str) -> Vec<Finding> {
+fn validate(packages: &[Value], rules: &Table, lock: &str) -> Vec<Finding> {
     let allowed = strings(rules, "licenses", "allow");
     let mut findings = Vec::new();
     for package in packages {
@@ -145,7 +145,7 @@ mod tests {
     fn judged(source: &str, licence: &str) -> Vec<Finding> {
         let package = json!({ "name": "some", "source": source, "license": licence });
         let lock = "version = 4\n\n[[package]]\nname = \"some\"\n";
-        judge(&[package], &RULES.parse().unwrap(), lock)
+        validate(&[package], &RULES.parse().unwrap(), lock)
     }
 
     #[test]
@@ -163,8 +163,8 @@ mod tests {
                      [\"MPL-2.0\"] }]";
         let rules: Table = rules.parse().unwrap();
         let package = |name| json!({ "name": name, "source": SOURCES[0], "license": "MPL-2.0" });
-        assert_eq!(judge(&[package("tool")], &rules, ""), []);
-        assert_eq!(judge(&[package("other")], &rules, "").len(), 1);
+        assert_eq!(validate(&[package("tool")], &rules, ""), []);
+        assert_eq!(validate(&[package("other")], &rules, "").len(), 1);
     }
 
     #[test]

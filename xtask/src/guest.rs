@@ -44,13 +44,13 @@ pub(crate) fn run(root: &Path, program: &Path) -> Result<bool, String> {
         text.push('\n');
     }
     process.wait().map_err(|error| error.to_string())?;
-    let (passed, is_success) = judge(&text);
+    let (passed, is_success) = validate(&text);
     println!("{passed} checks in the guest passed{}", if is_success { "" } else { "; it FAILED" });
     Ok(is_success)
 }
 
 /// How many checks of a guest's output passed, and whether it reached its end without a failure.
-fn judge(text: &str) -> (usize, bool) {
+fn validate(text: &str) -> (usize, bool) {
     let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
     let passed = count("guest: ok ");
     (passed, passed > 0 && count("guest: FAIL") == 0 && count("guest: end") == 1)
@@ -115,13 +115,13 @@ fn image(folder: &Path, program: &Path) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::judge;
+    use super::validate;
 
     #[test]
     fn a_guest_passes_only_at_its_end_and_without_a_failure() {
-        assert_eq!(judge("guest: ok a\nguest: ok b\r\nguest: end\n"), (2, true));
-        assert_eq!(judge("guest: ok a\n"), (1, false));
-        assert_eq!(judge("guest: ok a\nguest: FAIL b: 1, expected 2\nguest: end\n"), (1, false));
-        assert_eq!(judge("Kernel panic\nguest: end\n"), (0, false));
+        assert_eq!(validate("guest: ok a\nguest: ok b\r\nguest: end\n"), (2, true));
+        assert_eq!(validate("guest: ok a\n"), (1, false));
+        assert_eq!(validate("guest: ok a\nguest: FAIL b: 1, expected 2\nguest: end\n"), (1, false));
+        assert_eq!(validate("Kernel panic\nguest: end\n"), (0, false));
     }
 }

@@ -84,6 +84,9 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
         BenchCommand::Transactions(words) if words.has("sessions") => {
             replaced("bench transactions --only sessions", "run sgw-session")
         }
+        BenchCommand::Transactions(words) if words.has("several") => {
+            replaced("bench transactions --only several", "run micro-tx")
+        }
         BenchCommand::Transactions(_) => {
             replaced("bench transactions", "run txn --preset transactions")
         }

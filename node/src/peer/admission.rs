@@ -165,7 +165,7 @@ impl SourceConnection<'_> {
             Ok(shared) => shared,
             Err((reason, text)) => return self.refuse(reason, &text),
         };
-        if let Err((reason, text)) = self.admit(&shared, &hello.name, place) {
+        if let Err((reason, text)) = self.check_member(&shared, &hello.name, place) {
             return self.refuse(reason, &text);
         }
         Ok((hello, shared))
@@ -173,7 +173,7 @@ impl SourceConnection<'_> {
 
     /// A member is a host of the cluster, as its certificate says if it has one, and has one
     /// connection: a repeated hello does not end the one on which it answers.
-    fn admit(
+    fn check_member(
         &self,
         shared: &PeerShared,
         name: &str,

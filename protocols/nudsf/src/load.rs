@@ -116,7 +116,7 @@ impl CoreLoad {
     ///
     /// # Errors
     /// 429, 503, each with `Retry-After`.
-    pub(crate) fn admit(&self, priority: u8, limit: Duration) -> Result<(), Problem> {
+    pub(crate) fn check(&self, priority: u8, limit: Duration) -> Result<(), Problem> {
         let standing = self.delay.get().standing;
         let (lowest, status) = admitted(standing, nanos(limit));
         if priority <= lowest {
@@ -191,7 +191,7 @@ mod tests {
             (100_000, 0, None),
         ] {
             load.delay.set(QueueDelay { standing: standing_ms * MS, ..QueueDelay::default() });
-            let problem = load.admit(priority, limit).err();
+            let problem = load.check(priority, limit).err();
             let status = problem.as_ref().map(|problem| problem.status.as_u16());
             assert_eq!(status, refused, "{standing_ms} ms, priority {priority}");
             let header = problem.and_then(|problem| problem.header).map(|header| header.0.clone());
@@ -203,6 +203,6 @@ mod tests {
     fn without_a_limit_nothing_is_refused() {
         let load = CoreLoad::default();
         load.delay.set(QueueDelay { standing: u64::MAX, ..QueueDelay::default() });
-        assert_eq!(load.admit(31, Duration::ZERO), Ok(()));
+        assert_eq!(load.check(31, Duration::ZERO), Ok(()));
     }
 }

@@ -105,7 +105,7 @@ async fn serve(
     let times = || (clock.time(clock.now().saturating_sub(arrived)), now_ms());
     let sbi = SbiHeaders::parse(&head.headers, times);
     context.load.probe(&context.core);
-    context.load.admit(sbi.priority, context.repository.settings.overload_delay)?;
+    context.load.check(sbi.priority, context.repository.settings.overload_delay)?;
     context.authorize(&head.headers, path.spec.scope).await?;
     let execution = execute_request(context, (head, body), &path, guard);
     match sbi.remaining {

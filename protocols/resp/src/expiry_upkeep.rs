@@ -6,6 +6,10 @@
 //! is published only if clients have asked for events: then the notifier collects as well, sooner.
 //! Expired records of a copy stay until the host that it follows has deleted them, so there is
 //! nothing to do in a region that is one.
+//!
+//! How soon an expired record is collected: within [`IDLE_INTERVAL`] here, within 100 ms by
+//! `keyspace_notifier.rs` if a client has asked for events or tracks keys, and by the notifier of
+//! Nudsf in its namespaces. Before that, each write collects some of those that are due.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -122,7 +122,7 @@ pub fn compare<'r>(a: &'r Run, b: &'r Run) -> Comparison<'r> {
     let mut notes = notes(a, b);
     notes.extend(missing(&of_a, &of_b, "the second"));
     notes.extend(missing(&of_b, &of_a, "the first"));
-    notes.extend(chance(&rows));
+    notes.extend(multiple_tests(&rows));
     Comparison { a, b, obstacles, notes, rows }
 }
 
@@ -279,7 +279,7 @@ fn missing(of: &[Figures<'_>], other: &[Figures<'_>], run_name: &str) -> Vec<Str
 }
 
 /// A note on multiple testing: at 5 %, some of many tests are significant by chance.
-fn chance(rows: &[Row]) -> Option<String> {
+fn multiple_tests(rows: &[Row]) -> Option<String> {
     let tests = rows.iter().filter(|row| {
         matches!(
             row.verdict,

@@ -53,7 +53,7 @@ pub fn run(
     }
     let run = run::run(options, &command(words), stop)?;
     let mut failures = deliver(&run, options, out);
-    failures.extend(judge(&run).err());
+    failures.extend(validate(&run).err());
     outputs::together(failures)
 }
 
@@ -83,7 +83,7 @@ fn run_preset(
             }
         };
         failures.extend(write_files(&run, &options));
-        failures.extend(judge(&run).err().map(|e| in_case(&preset, &case, &e)));
+        failures.extend(validate(&run).err().map(|e| in_case(&preset, &case, &e)));
         measured.push(Measured { preset, case, run });
         if stop.load(Ordering::Relaxed) {
             break;
@@ -234,7 +234,7 @@ fn report_text(run: &Run, options: &Options, page: Option<&Path>) -> Result<Stri
 }
 
 /// The error with which a run that does not count ends the program, after its report was printed.
-fn judge(run: &Run) -> Result<()> {
+fn validate(run: &Run) -> Result<()> {
     let whys = run.targets.iter().map(|target| {
         let why = target.declined.as_ref()?;
         Some(format!("{}: {why}", target.name))
@@ -323,9 +323,9 @@ mod tests {
     fn a_run_in_which_all_targets_declined_ends_with_an_error() {
         let mut run = sample::run();
         run.invalid.clear();
-        assert!(judge(&run).is_ok(), "some took part");
+        assert!(validate(&run).is_ok(), "some took part");
         run.targets.retain(|target| target.declined.is_some());
-        let e = judge(&run).unwrap_err().to_string();
+        let e = validate(&run).unwrap_err().to_string();
         assert!(e.contains("memcached: it has no unique tag"), "{e}");
     }
 

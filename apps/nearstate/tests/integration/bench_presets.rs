@@ -71,6 +71,7 @@ fn replaced_commands_print_the_new_command_and_exit_with_status_2() {
         (&["transactions"], "nearstate bench run txn --preset transactions"),
         (&["transactions", "--only", "tatp"], "nearstate bench run tatp"),
         (&["transactions", "--only", "sessions"], "nearstate bench run sgw-session"),
+        (&["transactions", "--only", "several"], "nearstate bench run micro-tx"),
     ];
     for (words, new) in cases {
         let output = bench(words);

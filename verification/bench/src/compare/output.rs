@@ -166,8 +166,8 @@ fn spread_text(figure: Figure, spread: &RoundMeasurements) -> String {
 fn verdict_text(verdict: &ComparisonVerdict) -> String {
     match verdict {
         ComparisonVerdict::Same(ground) => format!("same ({})", ground_text(*ground)),
-        ComparisonVerdict::Inconclusive(VerdictReason::Ranks(chance)) => {
-            format!("inconclusive (p = {chance:.3})")
+        ComparisonVerdict::Inconclusive(VerdictReason::Ranks(p)) => {
+            format!("inconclusive (p = {p:.3})")
         }
         ComparisonVerdict::Inconclusive(_) => "inconclusive".to_owned(),
         ComparisonVerdict::Faster(ground) => format!("FASTER ({})", ground_text(*ground)),
@@ -180,7 +180,7 @@ fn verdict_text(verdict: &ComparisonVerdict) -> String {
 
 fn ground_text(ground: VerdictReason) -> String {
     match ground {
-        VerdictReason::Ranks(chance) => format!("U test, p = {chance:.3}"),
+        VerdictReason::Ranks(p) => format!("U test, p = {p:.3}"),
         VerdictReason::Intervals => "95 % intervals".to_owned(),
         VerdictReason::Close => format!("within {:.0} %", 100.0 * (CLOSE - 1.0)),
         VerdictReason::TooSmall => "too small".to_owned(),

@@ -161,17 +161,17 @@ fn a_difference_within_the_spread_is_none() {
     }
 }
 
-/// A difference of two thirds may be chance, but the runs are not called the same.
+/// A difference of two thirds may be multiple_tests, but the runs are not called the same.
 #[test]
 fn an_inconclusive_difference_is_not_called_the_same() {
     let of = |values: &[f64]| RoundMeasurements::new(values.iter().copied());
     let (one, other) = (of(&[5.0, 6.0, 6.0, 9.0]), of(&[5.5, 9.9, 10.0, 12.0]));
-    let ComparisonVerdict::Inconclusive(VerdictReason::Ranks(chance)) =
+    let ComparisonVerdict::Inconclusive(VerdictReason::Ranks(multiple_tests)) =
         verdict(Figure::P99, &one, &other)
     else {
         panic!("{:?}", verdict(Figure::P99, &one, &other))
     };
-    assert!(chance > SIGNIFICANCE, "{chance}");
+    assert!(multiple_tests > SIGNIFICANCE, "{multiple_tests}");
 }
 
 #[test]
@@ -246,6 +246,6 @@ fn possible_explanations_of_a_difference_are_noted() {
     ] {
         assert!(notes.contains(note), "{note:?} is not in {notes}");
     }
-    let chance = "27 figures were tested at 5 %: about one of them differs by chance alone";
-    assert!(compare(&a, &a).notes.iter().any(|note| note.contains(chance)));
+    let expected = "27 figures were tested at 5 %: about one of them differs by chance alone";
+    assert!(compare(&a, &a).notes.iter().any(|note| note.contains(expected)));
 }
