@@ -1,8 +1,8 @@
 //! `nearstate bench compare` and `nearstate bench render`: reports on saved runs.
 
-use crate::numap::result::NumapRun;
 use crate::outputs::{print, write_page};
-use crate::{compare, numap, outputs, report, saved};
+use crate::own_run::OwnRun;
+use crate::{compare, outputs, report, saved};
 use clap::Args;
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -69,8 +69,10 @@ pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
 pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
     let html = options.html.as_deref();
     outputs::check(&[("--html", html)], &[&options.run])?;
-    if let Some(run) = numap::result::load(&options.run)? {
-        return render_numap(&run, html, out);
+    if let Some(run) = OwnRun::load(&options.run)? {
+        let is_written = write_page(html, || run.page().html());
+        let text = run.text() + &page_line(html, &is_written);
+        return both_errors(is_written, print(out, &text));
     }
     let run = saved::load(&options.run)?;
     let is_written = write_page(html, || report::page(&run).html());
@@ -79,12 +81,6 @@ pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
         text.push_str(&report::classes(&run));
     }
     text.push_str(&page_line(html, &is_written));
-    both_errors(is_written, print(out, &text))
-}
-
-fn render_numap(run: &NumapRun, html: Option<&Path>, out: &mut impl Write) -> Result<()> {
-    let is_written = write_page(html, || numap::page(run).html());
-    let text = numap::text(run) + &page_line(html, &is_written);
     both_errors(is_written, print(out, &text))
 }
 

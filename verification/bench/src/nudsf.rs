@@ -19,15 +19,15 @@ mod cases;
 pub mod result;
 
 pub use bare::serve as serve_bare;
-pub use report::text;
+pub use report::{page, text};
 
 use crate::machine::Machine;
-use crate::noise;
 use crate::options::Options;
 use crate::peers;
 use crate::progress::Display;
+use crate::run_frame::RunFrame;
 use crate::targets::DatabaseSpec;
-use crate::{clock, cpus, processes};
+use crate::{cpus, processes};
 use cases::{CASES, CaseKind, LoadCase};
 use load::Load;
 use nearstate_model::{Error, Result};
@@ -35,7 +35,6 @@ use result::{CaseResult, FORMAT, LoadRound, MemoryResult, NudsfRun, ServerKind};
 use servers::Servers;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The word of the command line.
 pub const NAME: &str = "nudsf";
@@ -44,7 +43,7 @@ pub const NAME: &str = "nudsf";
 pub const ABOUT: &str = "nudsf: operations of the 3GPP data repository over HTTP/2 (h2load), \
     beside a bare hyper service and a Redis hash with an index; timers; memory with many streams; \
     options: --targets (get, put, block, search, large, memory, timers), --ops (requests of a \
-    case), --records (records, and timers), --rounds, --save, --json";
+    case), --records (records, and timers), --rounds, --save, --report, --json";
 
 /// Requests of a case and round.
 const REQUESTS: u64 = 20_000;
@@ -60,7 +59,8 @@ const MEMORY: &str = "memory";
 const TIMERS_CASE: &str = "timers";
 
 /// The options that have a meaning here.
-pub const OPTIONS: [&str; 6] = ["--targets", "--ops", "--records", "--rounds", "--save", "--json"];
+pub const OPTIONS: [&str; 7] =
+    ["--targets", "--ops", "--records", "--rounds", "--save", "--report", "--json"];
 
 /// True if a case is to be run.
 fn is_chosen(options: &Options, name: &str) -> bool {
@@ -111,8 +111,8 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
     let machine = Machine::detect();
     let display = Display::new(rounds * chosen.len() * ServerKind::ALL.len());
     display.print(&format!("{NAME} on {}", machine.line()));
-    let noise = noise::measure(clock::monotonic_ns);
-    let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut frame = RunFrame::begin(command, &machine);
+    frame.caveats.extend(caveats((server_cpu, client_cpu)));
     let timers = options.records.unwrap_or(TIMERS);
     let has_loads = !chosen.is_empty() || is_chosen(options, MEMORY);
     let mut servers = Servers::start(&spec, if has_loads { records } else { 10 }, timers)?;
@@ -125,20 +125,8 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
     let timers = is_chosen(options, TIMERS_CASE).then(|| timers::run(&servers, &load, timers));
     let timers = timers.transpose()?;
     display.finish();
-    Ok(NudsfRun {
-        nudsf_format: FORMAT,
-        command: command.to_owned(),
-        began_s,
-        machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        caveats: caveats((server_cpu, client_cpu), noise::warning(&noise, machine.cores)),
-        noise,
-        records,
-        requests,
-        cases,
-        memory,
-        timers,
-        is_partial: stop.load(Ordering::Relaxed),
-    })
+    frame.is_partial = stop.load(Ordering::Relaxed);
+    Ok(NudsfRun { nudsf_format: FORMAT, frame, records, requests, cases, memory, timers })
 }
 
 fn run_cases(
@@ -207,8 +195,8 @@ fn run_memory(servers: &Servers, load: &Load, requests: u64) -> Result<MemoryRes
     Ok(MemoryResult { connections, streams, requests, before_bytes, peak_bytes })
 }
 
-fn caveats((server, client): (usize, usize), noise: Option<String>) -> Vec<String> {
-    let mut out = Vec::from_iter(noise);
+fn caveats((server, client): (usize, usize)) -> Vec<String> {
+    let mut out = Vec::new();
     if server == client {
         out.push("servers and clients share the only processor".to_owned());
     }

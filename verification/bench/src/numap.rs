@@ -23,16 +23,15 @@ pub use report::{page, text};
 
 use crate::cpus;
 use crate::machine::Machine;
-use crate::noise;
 use crate::options::Options;
 use crate::progress::Display;
+use crate::run_frame::RunFrame;
 use crate::stat::as_f64;
 use nearstate_model::Result;
 use network::Network;
 use pairing::Pairing;
 use result::{FORMAT, NumapRun, PairingResult, Point, PointRound};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 use trial::NumapTrial;
 
 /// The word of the command line.
@@ -73,8 +72,7 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
     for why in &missing {
         display.print(&format!("  not measured: {why}"));
     }
-    let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let noise = noise::measure(crate::clock::monotonic_ns);
+    let mut frame = RunFrame::begin(command, &machine);
     let mut pairings: Vec<PairingResult> = chosen.iter().map(|one| empty(one)).collect();
     for round in 0..rounds {
         for (level, mbps) in LEVELS_MBPS.into_iter().enumerate() {
@@ -91,27 +89,22 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
         }
     }
     display.finish();
-    let mut caveats = caveats(&topology, &host_cpus, &machine);
-    caveats.extend(noise::warning(&noise, machine.cores));
+    frame.caveats.extend(caveats(&topology, &host_cpus, &machine));
+    frame.invalid = invalid(&pairings);
+    frame.is_partial = stop.load(Ordering::Relaxed);
     missing.retain(|_| options.targets.is_empty());
     Ok(NumapRun {
         numap_format: FORMAT,
-        command: command.to_owned(),
-        began_s,
-        machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        frame,
         topology: nearstate_numa::text(&topology, &nearstate_numa::CpuMarks::default()),
         drawing: drawing::of(
             &topology,
             pairings.iter().map(|one| (one.name.as_str(), one.cpus.as_slice())),
         ),
-        noise,
         probes,
-        invalid: invalid(&pairings),
         pairings,
         missing,
         plan: pairing::plan_rows(&topology, &LEVELS_MBPS)?,
-        caveats,
-        is_partial: stop.load(Ordering::Relaxed),
     })
 }
 

@@ -11,24 +11,24 @@ mod ours;
 mod redis_wait;
 mod report;
 
-pub use report::{page, text};
+pub use report::{FORMAT, ReplicatedRun, page, text};
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result};
 
 use crate::clock::monotonic_ns as now_ns;
 use crate::machine::Machine;
-use crate::noise;
 use crate::options::Options;
 use crate::processes::cpu_ns;
+use crate::run_frame::RunFrame;
 use crate::stat::{Latencies, as_f64};
-use report::{CaseRound, FORMAT, ReplicatedCaseResult, ReplicatedRun};
+use report::{CaseRound, ReplicatedCaseResult};
 
 /// Bytes of a value.
 const VALUE_BYTES: usize = 1024;
@@ -302,8 +302,8 @@ pub fn measure(options: &Options, command: &str, stop: &AtomicBool) -> Result<Re
         });
     }
     let cases = ReplicatedCase::selected(options.variant.as_deref())?;
-    let began_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let noise = noise::measure(now_ns);
+    let mut frame = RunFrame::begin(command, &Machine::detect());
+    frame.caveats.push("no process is bound to a processor".to_owned());
     let mut targets = Vec::new();
     for name in &options.targets {
         targets.push(start_filled(name, options)?);
@@ -342,28 +342,16 @@ pub fn measure(options: &Options, command: &str, stop: &AtomicBool) -> Result<Re
         let target = targets.get(at)?.0.name().to_owned();
         Some(ReplicatedCaseResult { case: name.to_owned(), target, ..result })
     });
-    let machine = Machine::detect();
+    (frame.invalid, frame.is_partial) = (invalid, stop.load(Ordering::Relaxed));
     Ok(ReplicatedRun {
         replicated_format: FORMAT,
-        command: command.to_owned(),
-        began_s,
-        machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        caveats: caveats(noise::warning(&noise, machine.cores)),
-        noise,
+        frame,
         durability: targets
             .iter()
             .map(|(target, _)| (target.name().to_owned(), target.durability().to_owned()))
             .collect(),
         results: results.collect(),
-        invalid,
-        is_partial: stop.load(Ordering::Relaxed),
     })
-}
-
-fn caveats(noise: Option<String>) -> Vec<String> {
-    let mut out = Vec::from_iter(noise);
-    out.push("no process is bound to a processor".to_owned());
-    out
 }
 
 /// A case of a target in a round; `None` if the target does not have the case.

@@ -1,7 +1,8 @@
 //! `nearstate bench run`: executes a run, saves it and prints its report.
 
-use crate::options::{Options, RunCommand, check_known};
+use crate::options::{Options, RunCommand};
 use crate::outputs::{print, write_page};
+use crate::own_run::OwnRun;
 use crate::presets::{self, Case, Measured, Preset};
 use crate::protocol::error_text;
 use crate::random::whole;
@@ -31,25 +32,8 @@ pub fn run(
         return run_preset(name, options, words, (stop, out));
     }
     outputs::check(&files(options), &[])?;
-    if options.workload.as_deref() == Some(numap::NAME) {
-        check_known(numap::NAME, &numap::OPTIONS, words)?;
-        let run = numap::measure(options, &command(words), stop)?;
-        let page = write_page(options.report.as_deref(), || numap::page(&run).html());
-        let counts = judged(run.is_partial, &run.invalid);
-        return deliver_own(&run, numap::text(&run), [page, counts], options, out);
-    }
-    if options.workload.as_deref() == Some(nudsf::NAME) {
-        check_known(nudsf::NAME, &nudsf::OPTIONS, words)?;
-        let run = nudsf::measure(options, &command(words), stop)?;
-        let counts = judged(run.is_partial, &[]);
-        return deliver_own(&run, nudsf::text(&run), [Ok(()), counts], options, out);
-    }
-    if replication::is_wanted(options) {
-        check_known(replication::NAME, &replication::OPTIONS, words)?;
-        let run = replication::measure(options, &command(words), stop)?;
-        let page = write_page(options.report.as_deref(), || replication::page(&run).html());
-        let counts = judged(run.is_partial, &run.invalid);
-        return deliver_own(&run, replication::text(&run), [page, counts], options, out);
+    if let Some(run) = OwnRun::measure(options, (&command(words), words), stop)? {
+        return deliver_own(&run, options, out);
     }
     let run = run::run(options, &command(words), stop)?;
     let mut failures = deliver(&run, options, out);
@@ -192,21 +176,17 @@ fn write_files(run: &Run, options: &Options) -> Vec<Error> {
     [is_saved, is_reported].into_iter().filter_map(Result::err).collect()
 }
 
-/// Delivers a run with a form of its own: saves it, and prints `text` or JSON. Returns the failures
-/// together with those of `others`.
-fn deliver_own(
-    run: &impl Serialize,
-    text: String,
-    others: [Result<()>; 2],
-    options: &Options,
-    out: &mut impl Write,
-) -> Result<()> {
+/// Saves a run with tables of its own, writes its page, and prints its tables or JSON. Returns all
+/// failures, among them that it does not count.
+fn deliver_own(run: &OwnRun, options: &Options, out: &mut impl Write) -> Result<()> {
     let path = options.save.as_deref();
     let is_saved = path.map_or(Ok(()), |path| saved::write_file(path, json(run)?.as_bytes()));
-    let text = if options.json { json(run) } else { Ok(text) };
+    let is_reported = write_page(options.report.as_deref(), || run.page().html());
+    let text = if options.json { json(run) } else { Ok(run.text()) };
     let is_printed = text.and_then(|text| print(out, &text));
-    let all = [is_saved, is_printed].into_iter().chain(others);
-    outputs::together(all.filter_map(Result::err).collect())
+    let counts = judged(run.frame().is_partial, &run.frame().invalid);
+    let all = [is_saved, is_reported, is_printed, counts];
+    outputs::together(all.into_iter().filter_map(Result::err).collect())
 }
 
 /// The error of a run that was stopped, or does not count for these reasons.
@@ -369,7 +349,7 @@ mod tests {
         ] {
             let check = |text: &str| {
                 let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-                check_known(workload, known, &words)
+                crate::options::check_known(workload, known, &words)
             };
             assert_eq!(check("bench run --rounds=1 --json"), Ok(()));
             let refused = check("bench run --clients 7").unwrap_err().to_string();

@@ -161,17 +161,17 @@ fn a_difference_within_the_spread_is_none() {
     }
 }
 
-/// A difference of two thirds may be multiple_tests, but the runs are not called the same.
+/// A difference of two thirds may be by chance, but the runs are not called the same.
 #[test]
 fn an_inconclusive_difference_is_not_called_the_same() {
     let of = |values: &[f64]| RoundMeasurements::new(values.iter().copied());
     let (one, other) = (of(&[5.0, 6.0, 6.0, 9.0]), of(&[5.5, 9.9, 10.0, 12.0]));
-    let ComparisonVerdict::Inconclusive(VerdictReason::Ranks(multiple_tests)) =
+    let ComparisonVerdict::Inconclusive(VerdictReason::Ranks(p)) =
         verdict(Figure::P99, &one, &other)
     else {
         panic!("{:?}", verdict(Figure::P99, &one, &other))
     };
-    assert!(multiple_tests > SIGNIFICANCE, "{multiple_tests}");
+    assert!(p > SIGNIFICANCE, "{multiple_tests}");
 }
 
 #[test]

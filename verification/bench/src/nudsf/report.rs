@@ -1,27 +1,43 @@
 //! The tables of `bench run nudsf`.
 
 use super::result::{CaseResult, NudsfRun, cpu_ns, rate};
+use crate::html::{HtmlBlock, Page};
 use crate::spread::RoundMeasurements;
 use crate::stat::as_f64;
-use crate::table::{ReportTable, count_text, latency_text, list_text, rate_text, ratio_text};
+use crate::table::{ReportTable, count_text, latency_text, rate_text, ratio_text};
 use std::fmt::Write as _;
 
 const TITLE: &str = "nudsf: the data repository over HTTP/2 on one processor";
 
 /// The tables for a terminal.
 pub fn text(run: &NudsfRun) -> String {
-    let rounds = run.cases.iter().map(|case| case.node.len()).max().unwrap_or(0);
-    let records = count_text(run.records);
-    let mut out = format!(
-        "{TITLE}\n{records} records, {} requests of a case, {rounds} rounds.\n",
-        count_text(run.requests)
-    );
-    if run.is_partial {
-        out.push_str("\nSTOPPED before its end: only completed rounds count\n");
-    }
+    let mut out = format!("{TITLE}\n{}\n{}", lead(run), run.frame.alarms_text());
     if !run.cases.is_empty() {
         out.extend(["\n", &cases(run).text(), "\nGoals\n\n", &goals(run).text()]);
     }
+    out + &facts(run) + &run.frame.end_text()
+}
+
+/// The page.
+pub fn page(run: &NudsfRun) -> Page {
+    let own = vec![
+        HtmlBlock::Table(cases(run)),
+        HtmlBlock::Heading("Goals".to_owned()),
+        HtmlBlock::Table(goals(run)),
+        HtmlBlock::Code(facts(run)),
+    ];
+    Page { title: TITLE.to_owned(), lead: lead(run), blocks: run.frame.blocks(own) }
+}
+
+fn lead(run: &NudsfRun) -> String {
+    let rounds = run.cases.iter().map(|case| case.node.len()).max().unwrap_or(0);
+    let (records, requests) = (count_text(run.records), count_text(run.requests));
+    format!("{records} records, {requests} requests of a case, {rounds} rounds.")
+}
+
+/// Memory and timers, if they were measured.
+fn facts(run: &NudsfRun) -> String {
+    let mut out = String::new();
     if let Some(memory) = run.memory {
         let _ = write!(
             out,
@@ -48,7 +64,6 @@ pub fn text(run: &NudsfRun) -> String {
             latency_text(as_f64(timers.create_and_fire_cpu_ns)),
         );
     }
-    out.extend(["\nKeep in mind\n", &list_text(&run.caveats)]);
     out
 }
 

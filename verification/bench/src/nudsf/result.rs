@@ -1,6 +1,6 @@
 //! What a run of `bench run nudsf` has measured.
 
-use crate::result::Noise;
+use crate::run_frame::RunFrame;
 use crate::spread::RoundMeasurements;
 use crate::stat::as_f64;
 use serde::{Deserialize, Serialize};
@@ -28,22 +28,17 @@ impl ServerKind {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NudsfRun {
     pub nudsf_format: u32,
-    pub command: String,
-    /// Seconds since 1970.
-    pub began_s: u64,
-    pub machine: Vec<(String, String)>,
-    pub noise: Noise,
+    #[serde(flatten)]
+    pub frame: RunFrame,
     pub records: u64,
     /// Requests of a case and round.
     pub requests: u64,
     pub cases: Vec<CaseResult>,
     pub memory: Option<MemoryResult>,
     pub timers: Option<TimersResult>,
-    pub caveats: Vec<String>,
-    pub is_partial: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

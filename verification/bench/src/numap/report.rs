@@ -17,26 +17,21 @@ const CURVES: &str = "Mean round-trip time against the cross traffic that arrive
 /// The tables for a terminal.
 pub fn text(run: &NumapRun) -> String {
     let mut out = format!("{TITLE}\n{}.\n", lead(run));
-    for (title, lines) in alarms(run) {
-        out.extend(["\n", &title, "\n", &list_text(&lines)]);
-    }
+    out.push_str(&run.frame.alarms_text());
     out.extend(["\n", &run.topology, "\n", &points(run).text()]);
     out.extend(["\nPairings\n", &list_text(&pairings(run))]);
     out.extend(["\nThe plan of `numa plan`, against what was measured\n\n", &plan(run).text()]);
-    out.extend(["\nKeep in mind\n", &list_text(&run.caveats)]);
-    out
+    out + &run.frame.end_text()
 }
 
 /// The page.
 pub fn page(run: &NumapRun) -> Page {
-    let mut blocks = Vec::new();
-    blocks.extend(alarms(run).into_iter().map(|(title, lines)| HtmlBlock::Alarm(title, lines)));
     let picture = |caption: &str, figure: &dyn Fn(&Point) -> Option<f64>| Chart {
         caption: caption.to_owned(),
         svg: lines(&curves(run, figure)),
         legend: legend(run),
     };
-    blocks.extend([
+    let own = vec![
         HtmlBlock::Heading("Latency curves".to_owned()),
         HtmlBlock::Text(CURVES.to_owned()),
         HtmlBlock::Charts(vec![
@@ -56,12 +51,8 @@ pub fn page(run: &NumapRun) -> Page {
                 .to_owned(),
         ),
         HtmlBlock::Table(plan(run)),
-        HtmlBlock::Heading("Keep in mind".to_owned()),
-        HtmlBlock::List(run.caveats.clone()),
-        HtmlBlock::Heading("Circumstances".to_owned()),
-        HtmlBlock::Code(run.command.clone()),
-        HtmlBlock::Facts(run.machine.clone()),
-    ]);
+    ];
+    let blocks = run.frame.blocks(own);
     Page { title: TITLE.to_owned(), lead: format!("{}.", lead(run)), blocks }
 }
 
@@ -78,18 +69,6 @@ fn lead(run: &NumapRun) -> String {
     let counts = run.pairings.iter().flat_map(|one| &one.points).map(|point| point.rounds.len());
     let rounds = counts.max().unwrap_or(0);
     format!("{} probes for each point and round, {rounds} rounds", run.probes)
-}
-
-fn alarms(run: &NumapRun) -> Vec<(String, Vec<String>)> {
-    let mut out = Vec::new();
-    if !run.invalid.is_empty() {
-        out.push(("INVALID: figures of this run do not count".to_owned(), run.invalid.clone()));
-    }
-    if run.is_partial {
-        let why = "only completed points are reported".to_owned();
-        out.push(("Stopped early".to_owned(), vec![why]));
-    }
-    out
 }
 
 /// The processors of each pairing, and what this machine does not have.
@@ -210,6 +189,7 @@ mod tests {
     use super::super::result::PointRound;
     use super::*;
     use crate::html::assert_offline;
+    use crate::run_frame::RunFrame;
 
     fn run() -> NumapRun {
         let round = |ns: u64, mbps: u32| PointRound {
@@ -238,19 +218,18 @@ mod tests {
         };
         NumapRun {
             numap_format: super::super::result::FORMAT,
-            command: "nearstate bench run numap".to_owned(),
-            began_s: 1,
-            machine: vec![("processor".to_owned(), "x".to_owned())],
+            frame: RunFrame {
+                command: "nearstate bench run numap".to_owned(),
+                machine: vec![("processor".to_owned(), "x".to_owned())],
+                caveats: vec!["a caveat".to_owned()],
+                ..RunFrame::default()
+            },
             topology: "NUMA node P#0: <socket> 0\n".to_owned(),
             drawing: String::new(),
-            noise: crate::result::Noise::default(),
             probes: 100,
             pairings: vec![pairing("none", &[], 9000), pairing("collocated-l3", &[0, 2], 5000)],
             missing: vec!["hyper-thread: no core has two".to_owned()],
             plan: vec![row(0, "low"), row(500, "high")],
-            caveats: vec!["a caveat".to_owned()],
-            invalid: Vec::new(),
-            is_partial: false,
         }
     }
 
@@ -290,7 +269,7 @@ mod tests {
     #[test]
     fn a_run_that_does_not_count_says_so_first() {
         let mut run = run();
-        run.invalid.push("none at 500 Mbit/s: no probe was answered".to_owned());
+        run.frame.invalid.push("none at 500 Mbit/s: no probe was answered".to_owned());
         run.pairings[0].points[1].rounds.clear();
         let text = text(&run);
         let at = |what: &str| text.find(what).unwrap();

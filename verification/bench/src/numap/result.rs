@@ -1,11 +1,8 @@
 //! The result of `bench run numap`, as it is saved and shown.
 
-use crate::result::Noise;
-use crate::saved;
+use crate::run_frame::RunFrame;
 use crate::stat::{Latencies, as_f64};
-use nearstate_model::Error;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 
 /// The format version of a saved run.
 pub const FORMAT: u32 = 1;
@@ -14,23 +11,17 @@ pub const FORMAT: u32 = 1;
 const ROWS_MAX: usize = 10_000;
 
 /// A run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NumapRun {
     /// [`FORMAT`].
     pub numap_format: u32,
-    /// The command that made it.
-    pub command: String,
-    /// Seconds since 1970 when it began.
-    pub began_s: u64,
-    /// Properties of the machine: name and value.
-    pub machine: Vec<(String, String)>,
+    #[serde(flatten)]
+    pub frame: RunFrame,
     /// The drawing of its processors and nodes.
     pub topology: String,
     /// The same as SVG, with the processors of each pairing. Empty in runs of older programs.
     #[serde(default)]
     pub drawing: String,
-    /// How steady it was before the run.
-    pub noise: Noise,
     /// Probes of a point and round.
     pub probes: u64,
     pub pairings: Vec<PairingResult>,
@@ -38,11 +29,6 @@ pub struct NumapRun {
     pub missing: Vec<String>,
     /// What `numa plan` chooses at each level.
     pub plan: Vec<PlanRow>,
-    pub caveats: Vec<String>,
-    /// Reasons why the run does not count; empty if it does.
-    pub invalid: Vec<String>,
-    /// True if it was stopped before its end.
-    pub is_partial: bool,
 }
 
 /// The curve of a pairing.
@@ -130,35 +116,8 @@ fn mean_and_error(pairs: &[(u64, u64)]) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
-/// Loads a saved run; `None` if the file is not one of `numap`.
-///
-/// # Errors
-/// `System`: it cannot be read. `BadArgument`: it is damaged, or of another format.
-pub fn load(path: &Path) -> nearstate_model::Result<Option<NumapRun>> {
-    let bytes = saved::read(path)?;
-    let Ok(NumapFormat { .. }) = serde_json::from_slice(&bytes) else { return Ok(None) };
-    let run: Result<NumapRun, String> = serde_json::from_slice(&bytes).map_err(|e| e.to_string());
-    let run = run.and_then(|run| check(&run).map(|()| run));
-    run.map(Some).map_err(|why| Error::BadArgument {
-        detail: format!(
-            "{} is no run of numap: {why}; write one with `nearstate bench run numap --save FILE`",
-            path.display()
-        ),
-    })
-}
-
-/// The field that distinguishes the file from that of another workload.
-#[derive(Deserialize)]
-struct NumapFormat {
-    #[serde(rename = "numap_format")]
-    _number: u32,
-}
-
 /// Checks what the report relies on in a file.
-fn check(run: &NumapRun) -> Result<(), String> {
-    if run.numap_format != FORMAT {
-        return Err(format!("format {}; this program reads {FORMAT}", run.numap_format));
-    }
+pub(crate) fn check(run: &NumapRun) -> Result<(), String> {
     let points = run.pairings.iter().flat_map(|one| &one.points);
     let rounds = || points.clone().flat_map(|point| &point.rounds);
     let longest = rounds().map(|round| round.latencies.len()).max().unwrap_or(0);

@@ -1,15 +1,15 @@
 //! What a run of the table has measured, and its report.
 
 use crate::html::{HtmlBlock, Page};
-use crate::result::Noise;
+use crate::run_frame::RunFrame;
 use crate::spread::RoundMeasurements;
 use crate::stat::as_f64;
-use crate::table::{ReportTable, latency_text, list_text, rate_text, ratio_text};
+use crate::table::{ReportTable, latency_text, rate_text, ratio_text};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 /// The format of a saved run.
-pub(super) const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 1;
 
 const TITLE: &str = "writes that survive their host";
 
@@ -19,21 +19,14 @@ const LEGEND: &str = "p50 with 64 outstanding is of the whole batch, and of the 
     follower alone applies as many writes in a second on a core as its time of a write goes into \
     one. Ratios are of the same round.";
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReplicatedRun {
     pub replicated_format: u32,
-    pub command: String,
-    /// Seconds since 1970.
-    pub began_s: u64,
-    pub machine: Vec<(String, String)>,
-    pub noise: Noise,
+    #[serde(flatten)]
+    pub frame: RunFrame,
     /// Each target, and what its writes survive that are waited for.
     pub durability: Vec<(String, String)>,
     pub results: Vec<ReplicatedCaseResult>,
-    pub caveats: Vec<String>,
-    /// Why the run does not count.
-    pub invalid: Vec<String>,
-    pub is_partial: bool,
 }
 
 /// A case of a target.
@@ -113,30 +106,18 @@ pub fn text(run: &ReplicatedRun) -> String {
     for (target, what) in &run.durability {
         let _ = writeln!(text, "  {target:<12} {what}");
     }
-    if !run.invalid.is_empty() {
-        text.extend(["\nINVALID\n", &list_text(&run.invalid)]);
-    }
+    text.push_str(&run.frame.alarms_text());
     text.extend(["\n", &table(run).text(), LEGEND, "\n"]);
-    text.extend(["\nKeep in mind\n", &list_text(&run.caveats)]);
-    text
+    text + &run.frame.end_text()
 }
 
 /// The page.
 pub fn page(run: &ReplicatedRun) -> Page {
-    let mut blocks = Vec::new();
-    if !run.invalid.is_empty() {
-        blocks.push(HtmlBlock::Alarm("This run does not count".to_owned(), run.invalid.clone()));
-    }
-    blocks.extend([
+    let blocks = run.frame.blocks(vec![
         HtmlBlock::Table(table(run)),
         HtmlBlock::Text(LEGEND.to_owned()),
         HtmlBlock::Heading("Durability of a write that is waited for".to_owned()),
         HtmlBlock::Facts(run.durability.clone()),
-        HtmlBlock::Heading("Keep in mind".to_owned()),
-        HtmlBlock::List(run.caveats.clone()),
-        HtmlBlock::Heading("Circumstances".to_owned()),
-        HtmlBlock::Code(run.command.clone()),
-        HtmlBlock::Facts(run.machine.clone()),
     ]);
     Page { title: TITLE.to_owned(), lead: "Replicated writes of 1 KiB.".to_owned(), blocks }
 }
