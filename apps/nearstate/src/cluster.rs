@@ -28,6 +28,7 @@ use admin::AdminRequest;
 use file::{ClusterFile, FileHost, FilePartition};
 use show::items;
 
+use crate::printing::print;
 use crate::settings::parse_time;
 
 /// How long `init` waits for a node of this machine.
@@ -189,7 +190,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             let file = ClusterFile::read(&cluster)?;
             let host = host.map(|name| file.host(&name)).transpose()?;
             let rows = check::all(&file, host, any_owner);
-            print(&check::show(&file, &rows, json), out)?;
+            print(out, &check::show(&file, &rows, json))?;
             return check::refuse_failed(&rows);
         }
         ClusterCommand::Init { node, new_membership, without } => {
@@ -240,14 +241,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             outcome::given_up(&to, &done)
         }
     };
-    print(&text, out)
-}
-
-fn print(text: &str, out: &mut impl Write) -> Result<()> {
-    out.write_all(text.as_bytes()).map_err(|error| Error::System {
-        detail: "cannot write to standard output".to_owned(),
-        errno: error.raw_os_error().unwrap_or_default(),
-    })
+    print(out, &text)
 }
 
 fn partition_of<'f>(file: &'f ClusterFile, name: &str) -> Result<&'f FilePartition> {

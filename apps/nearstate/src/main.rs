@@ -8,6 +8,7 @@ mod top;
 mod serve;
 mod cluster;
 mod record_counts;
+mod printing;
 mod log;
 mod settings;
 mod region;

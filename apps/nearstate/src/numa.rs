@@ -16,6 +16,7 @@ use clap::Subcommand;
 use nearstate_model::{Error, Result};
 use nearstate_numa::{Activity, CpuSet};
 
+use crate::printing::print;
 use crate::settings::parse_time;
 
 /// The subcommands of `nearstate numa`.
@@ -63,13 +64,6 @@ fn busy(window: Duration) -> Result<BTreeMap<u32, f64>> {
     let first = Activity::read()?;
     std::thread::sleep(window);
     Ok(Activity::read()?.busy_since(&first))
-}
-
-fn print(out: &mut dyn Write, text: &str) -> Result<()> {
-    out.write_all(text.as_bytes()).map_err(|error| Error::System {
-        detail: "cannot write to standard output".to_owned(),
-        errno: error.raw_os_error().unwrap_or(0),
-    })
 }
 
 fn save(path: &Path, text: &str) -> Result<()> {

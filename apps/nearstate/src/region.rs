@@ -22,6 +22,8 @@ use follow::{FollowArgs, PromoteArgs, following_json, following_text};
 use limits::{LimitArgs, usage_json, usage_text};
 use policy::PolicyArgs;
 
+use crate::printing;
+
 /// The subcommands of `nearstate region`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RegionCommand {
@@ -335,10 +337,7 @@ impl CreateArgs {
 }
 
 fn print(out: &mut dyn Write, text: &str) -> Result<()> {
-    writeln!(out, "{text}").map_err(|error| Error::System {
-        detail: "cannot write to standard output".to_owned(),
-        errno: error.raw_os_error().unwrap_or(0),
-    })
+    printing::print(out, &format!("{text}\n"))
 }
 
 /// Parses a size: a number with KiB, MiB, GiB or TiB. K, M, G and T mean the same. GB is refused:

@@ -11,7 +11,6 @@ mod memory_budget;
 mod memory_limit;
 mod place;
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,6 +27,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
+use crate::printing;
 use crate::settings::{
     LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, SettingLayers, Settings, print,
 };
@@ -56,7 +56,7 @@ pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
     let layers = serve.flags.layers(std::env::vars_os())?;
     let settings = Settings::parse(&layers)?;
     if serve.print_config {
-        return show(&print(&layers));
+        return printing::print(&mut std::io::stdout(), &print(&layers));
     }
     log::start(settings.log_level, settings.log_format);
     let outcome = match serve.cluster.chosen() {
@@ -80,13 +80,6 @@ fn serve_alone(settings: &Settings, layers: &SettingLayers, begin: Instant) -> R
         log::emit(log::NO_PLAIN_TCP, &[]);
     }
     serve_until_signal(settings, users, tls.as_ref(), begin)
-}
-
-fn show(text: &str) -> Result<()> {
-    std::io::stdout().write_all(text.as_bytes()).map_err(|e| Error::System {
-        detail: "cannot write to standard output".to_owned(),
-        errno: e.raw_os_error().unwrap_or_default(),
-    })
 }
 
 fn serve_until_signal(
