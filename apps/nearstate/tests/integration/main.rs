@@ -14,6 +14,7 @@ mod bench_run;
 mod cluster;
 mod cluster_certificates;
 mod cluster_check;
+mod cluster_clocks;
 mod cluster_drain;
 mod cluster_files;
 mod cluster_guide;

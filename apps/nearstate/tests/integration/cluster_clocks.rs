@@ -1,0 +1,224 @@
+//! The clock of expiry (`docs/decisions/042-expiry-clock.md`) with real nodes on hosts whose wall
+//! clocks differ: a library that is preloaded shifts `CLOCK_REALTIME` of each node. Ends are
+//! compared with the monotonic clock of the test, between a moment before a request and one after
+//! its reply, so a machine that is slow makes the comparison wider and fails nothing.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nearstate_store::Region;
+
+use crate::cluster::{Hosts, LONG_LEASE, NAMES};
+use crate::fixture::{Client, Folder, until};
+
+const SECOND: i64 = 1000;
+
+/// How much earlier or later than promised a record may end, in milliseconds, beside the hundredth
+/// of a clock that approaches its host: what a message takes, and a difference of two hosts that is
+/// not corrected.
+const BOUND_MS: i64 = 200;
+
+/// A cluster of which each host has a wall clock of its own.
+struct ClockHosts {
+    hosts: Hosts,
+    library: PathBuf,
+}
+
+impl ClockHosts {
+    /// Starts all hosts, with the differences between their clocks and that of the machine.
+    fn start(shifts_ms: [i64; NAMES.len()]) -> Self {
+        let folder = Folder::new();
+        let library = compile(&folder.path("shifted_clock.so"));
+        let hosts = Hosts::new(folder, LONG_LEASE, "", &[]);
+        let mut all = Self { hosts, library };
+        for (number, shift_ms) in shifts_ms.into_iter().enumerate() {
+            all.step(number, shift_ms);
+            all.run(number);
+        }
+        all.hosts.init();
+        all
+    }
+
+    fn clock_file(&self, number: usize) -> PathBuf {
+        self.hosts.folder.path(&format!("{}.clock", NAMES[number]))
+    }
+
+    /// From now on the wall clock of a host differs from that of the machine by this.
+    fn step(&self, number: usize, shift_ms: i64) {
+        let path = self.clock_file(number);
+        let file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
+        file.write_all_at(&shift_ms.to_le_bytes(), 0).unwrap();
+    }
+
+    fn run(&mut self, number: usize) {
+        let (library, clock) = (self.library.display(), self.clock_file(number));
+        let (library, clock) = (library.to_string(), clock.display().to_string());
+        let variables = [("LD_PRELOAD", library.as_str()), ("SHIFTED_CLOCK", clock.as_str())];
+        self.hosts.run_with(number, &variables);
+    }
+
+    /// How far the clock of expiry of a host's copy is ahead of the wall clock of that host.
+    fn shift_ms(&self, number: usize) -> i64 {
+        let region = Region::attach(&self.hosts.folder.path(&format!("{}-amf", NAMES[number])));
+        region.unwrap().session().unwrap().clock_shift_ms().unwrap()
+    }
+
+    /// Waits until a copy has the clock of its source.
+    fn until_shifted(&self, number: usize, shift_ms: i64) {
+        until("a copy has the clock of its source", || {
+            self.shift_ms(number).abs_diff(shift_ms) <= BOUND_MS.unsigned_abs()
+        });
+    }
+
+    /// Kills the owner, and waits for the next one.
+    fn fail_over(&mut self, number: usize) -> usize {
+        self.hosts.kill(number);
+        until("another host owns the partition", || self.hosts.owner().is_some());
+        self.hosts.owner().unwrap()
+    }
+}
+
+fn compile(library: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/shifted_clock.c");
+    let mut build = Command::new("cc");
+    build.args(["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
+    build.args(["-O1", "-shared", "-fPIC"]).arg(source).arg("-o").arg(library);
+    let output = build.stdin(Stdio::null()).output().expect("cc: install it (apt-get install gcc)");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    library.to_owned()
+}
+
+/// What the owner reports as the difference between its two clocks.
+fn told_shift_ms<S: std::io::Read + std::io::Write>(client: &mut Client<S>) -> i64 {
+    let info = client.ask(&["INFO", "replication"]);
+    let shift = info.lines().find_map(|line| line.strip_prefix("clock_shift_ms:"));
+    shift.unwrap_or_else(|| panic!("{info}")).trim().parse().unwrap()
+}
+
+/// A record with an expiry time.
+struct Promise {
+    key: &'static str,
+    lives_ms: i64,
+    /// Before the request, and after the reply.
+    put: [Instant; 2],
+}
+
+fn ms_between(from: Instant, to: Instant) -> i64 {
+    i64::try_from(to.saturating_duration_since(from).as_millis()).unwrap()
+}
+
+/// What a clock of expiry may be wrong after so many milliseconds in which it approached a host.
+fn wrong_ms(elapsed_ms: i64) -> i64 {
+    BOUND_MS + elapsed_ms / 100 + 1
+}
+
+impl Promise {
+    fn put<S: std::io::Read + std::io::Write>(
+        client: &mut Client<S>,
+        key: &'static str,
+        lives_ms: i64,
+    ) -> Self {
+        let before = Instant::now();
+        assert_eq!(client.ask(&["SET", key, "v", "PX", &lives_ms.to_string()]), "+OK");
+        Self { key, lives_ms, put: [before, Instant::now()] }
+    }
+
+    /// The record has as much time left as was promised.
+    fn check_left<S: std::io::Read + std::io::Write>(&self, client: &mut Client<S>) {
+        let before = Instant::now();
+        let left: i64 = client.ask(&["PTTL", self.key])[1..].parse().unwrap();
+        let [longest, shortest] =
+            [ms_between(self.put[0], Instant::now()), ms_between(self.put[1], before)];
+        let (least, most) = (self.lives_ms - longest, self.lives_ms - shortest);
+        let wrong = wrong_ms(longest);
+        assert!(
+            (least - wrong..=most + wrong).contains(&left),
+            "{}: {left} ms are left, and not {least} to {most} ({wrong})",
+            self.key
+        );
+    }
+
+    /// Waits until the record has ended: not earlier than promised.
+    fn until_ended<S: std::io::Read + std::io::Write>(&self, client: &mut Client<S>) {
+        until("a record ends", || client.ask(&["GET", self.key]) == "$-1");
+        let lived = ms_between(self.put[0], Instant::now());
+        assert!(lived >= self.lives_ms - wrong_ms(lived), "{} ended after {lived} ms", self.key);
+    }
+}
+
+/// Records that were told as absent.
+struct Absent(Vec<String>);
+
+impl Absent {
+    /// Puts records that end at once, until the owner says of each that it does not exist. The last
+    /// ones are not deleted before the next fail-over: the owner collects once a second.
+    fn put<S: std::io::Read + std::io::Write>(client: &mut Client<S>) -> Self {
+        let keys: Vec<_> = (0..50).map(|number| format!("gone {number}")).collect();
+        for key in &keys {
+            assert_eq!(client.ask(&["SET", key, "v", "PX", "1"]), "+OK");
+        }
+        assert_ne!(client.ask(&["WAIT", "2", "60000"]), ":0");
+        let absent = Self(keys);
+        for key in &absent.0 {
+            until("a record ends", || client.ask(&["GET", key]) == "$-1");
+        }
+        absent
+    }
+
+    /// None exists.
+    fn check<S: std::io::Read + std::io::Write>(&self, client: &mut Client<S>) {
+        for key in &self.0 {
+            assert_eq!(client.ask(&["GET", key]), "$-1", "{key} was told as absent");
+        }
+    }
+}
+
+#[test]
+fn a_fail_over_between_hosts_whose_clocks_differ_keeps_the_end_of_each_record() {
+    let shifts_ms = [30 * SECOND, -30 * SECOND, 0];
+    let mut all = ClockHosts::start(shifts_ms);
+    assert_eq!(all.hosts.owner(), Some(0));
+    let mut client = all.hosts.clients(0);
+    assert_eq!(told_shift_ms(&mut client), 0, "no copy: the clock of its host");
+    for number in [1, 2] {
+        all.until_shifted(number, shifts_ms[0] - shifts_ms[number]);
+    }
+    let held = Promise::put(&mut client, "held", 600 * SECOND);
+    let short = Promise::put(&mut client, "short", 40 * SECOND);
+    let absent = Absent::put(&mut client);
+    drop(client);
+    let owner = all.fail_over(0);
+    let mut client = all.hosts.clients(owner);
+    absent.check(&mut client);
+    held.check_left(&mut client);
+
+    // From then on it approaches the clock of its host.
+    let shift_ms = shifts_ms[0] - shifts_ms[owner];
+    let before = Instant::now();
+    let first = told_shift_ms(&mut client);
+    assert!((shift_ms - wrong_ms(ms_between(held.put[0], before))..shift_ms + 1).contains(&first));
+    until("it approaches the clock of its host", || {
+        absent.check(&mut client);
+        let moved = first - told_shift_ms(&mut client);
+        let elapsed = ms_between(before, Instant::now());
+        assert!(moved >= 0 && moved <= wrong_ms(elapsed), "{moved} ms in {elapsed} ms");
+        moved >= BOUND_MS && elapsed >= 10 * SECOND
+    });
+    short.until_ended(&mut client);
+    held.check_left(&mut client);
+
+    // The other way: the first owner's clock is ahead of that of the present one.
+    all.run(0);
+    all.hosts.until_all_count();
+    let told = told_shift_ms(&mut client);
+    all.until_shifted(0, told + shifts_ms[owner] - shifts_ms[0]);
+    let absent = Absent::put(&mut client);
+    drop(client);
+    let next = all.fail_over(owner);
+    let mut client = all.hosts.clients(next);
+    absent.check(&mut client);
+    held.check_left(&mut client);
+}
