@@ -104,7 +104,7 @@ impl Member {
     ) -> Result<Choice> {
         invariant!(units != 0, "chunks are emptied, and no room is wanted");
         let free = self.free_units()?;
-        if free < units + units / 4 || self.is_vain(units, free)? {
+        if free < units + units / 4 || self.is_vain(units, free) {
             return Ok(Choice::default());
         }
         self.forget_if_changed()?;
@@ -117,21 +117,21 @@ impl Member {
     }
 
     /// True if moving records for such a cell was in vain, and since then little has come free.
-    fn is_vain(&self, units: u64, free: u64) -> Result<bool> {
+    fn is_vain(&self, units: u64, free: u64) -> bool {
         let (vain_units, vain_free) = self.evacuated.vain.get();
         if vain_units == 0 || units < vain_units {
-            return Ok(false);
+            return false;
         }
         let vain_free = vain_free.min(free);
         let ordinary = ordinary_chunks(self.map().chunks());
         if free < vain_free + ordinary * CHUNK_UNITS / GROWTH_SHARE {
             self.evacuated.vain.set((vain_units, vain_free));
-            return Ok(true);
+            return true;
         }
         self.evacuated.vain.set((0, 0));
         self.evacuated.chunks_left.set(None);
         self.forget_surveys();
-        Ok(false)
+        false
     }
 
     /// All chunks are looked at again.

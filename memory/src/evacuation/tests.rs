@@ -242,7 +242,7 @@ fn chunks_with_a_counter_are_passed_over_before_records_are_moved() {
             put_counter(&member, counters, number).unwrap();
         }
     }
-    let is_kept = |number: &u32| if *number < 3000 { number % 20 == 0 } else { number % 4 == 0 };
+    let is_kept = |number: &u32| number.is_multiple_of(if *number < 3000 { 20 } else { 4 });
     (0..6000).filter(|number| !is_kept(number)).for_each(|n| remove_plain(&member, table, n));
     member.operation(|| member.reclaim()).unwrap();
     let kept: Vec<u32> = (0..6000).filter(is_kept).collect();
