@@ -91,7 +91,7 @@ impl Member {
         self.check_usable()?;
         self.operation(|| {
             let map = self.map();
-            let at = self.allocate(BYTES)?;
+            let at = self.allocate_fixed(BYTES)?;
             let head = CellHeader {
                 kind: CellKind::Counter,
                 flags: 0,

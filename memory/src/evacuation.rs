@@ -8,16 +8,19 @@ mod lent;
 mod waiting;
 mod joining;
 mod moving;
+mod choice;
 
 use std::cell::{Cell as Private, RefCell};
 use std::collections::HashSet;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result, invariant};
 
 use crate::crash::crash_point;
+use crate::evacuation::choice::{Choice, Survey, needs_run};
 use crate::evacuation::moving::{SWEPT_BUCKETS, SWEPT_BUCKETS_BACKGROUND};
-use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
+use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::heap::class::CLASSES;
 use crate::heap::held;
 use crate::layout::{CHUNK_UNITS, Corruption, ordinary_chunks};
@@ -31,16 +34,16 @@ const BACKGROUND_SHARE: u64 = 8;
 /// neighbours: 2 MiB, 30 ms if all of it are records of 64 bytes.
 const CHUNKS_AT_ONCE: usize = 8;
 
-/// The share of the heap by which its free units must grow before an evacuation that made no room
-/// is tried again.
-const GROWTH_SHARE: u64 = 256;
-
 /// Looks at a heap in which no chunk came free before it is tried again although no chunk is
 /// fuller or emptier: a bucket may have been locked, and what a session reuses changes its place.
 const LOOKS_SETTLED: u32 = 64;
 
 /// Evacuations for one operation: it may need several cells, each of which needs a run.
 const EVACUATIONS_MAX: u32 = 3;
+
+/// The same for cells above 8 KiB. Each empties other chunks than the ones before. What cannot be
+/// moved is looked for before, so few are in vain; the bound is for what changes meanwhile.
+const EVACUATIONS_FOR_RUNS_MAX: u32 = 8;
 
 /// How long a caller waits for readers of what it has moved: longer than the time slice of a reader
 /// that is not running. What they hold after that comes free later.
@@ -50,7 +53,7 @@ const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
 /// epochs have passed counts as stalled.
 const READERS_PAUSE: Duration = Duration::from_micros(100);
 
-const _: () = assert!(BACKGROUND_SHARE != 0 && GROWTH_SHARE != 0, "shares divide");
+const _: () = assert!(BACKGROUND_SHARE != 0, "a share divides");
 const _: () = assert!(READERS_PAUSE.as_nanos() < READERS_WAIT_MAX.as_nanos(), "pauses end");
 
 /// An evacuation in progress: its chunks, and how far it is.
@@ -72,6 +75,19 @@ impl Evacuation {
     pub fn moved(&self) -> u64 {
         self.closing.moved.get()
     }
+}
+
+/// What an evacuation has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Evacuated {
+    /// The chunks have as many allocated units as before.
+    Nothing,
+    /// Some units are free, but no run is as long as was wanted, or that was not looked for.
+    Units,
+    /// A long run.
+    Run,
+    /// Readers hold what was moved.
+    Held,
 }
 
 /// The chunks that are being emptied: one bit for each chunk of the heap.
@@ -159,9 +175,10 @@ impl Member {
         invariant!(self.has_no_lock(), "records are moved while this member holds a lock");
         // Before records are moved: what the log holds costs only its consumers.
         let has_given_up = held::give_up_log(self.map())?;
+        let wanted = self.wanted_units.get();
         if self.has_pin() {
-            let chunks = self.chunks_to_empty(self.wanted_units.get(), CHUNKS_AT_ONCE)?;
-            self.is_evacuation_due.set(has_given_up || !chunks.is_empty());
+            let choice = self.chunks_to_empty(wanted, CHUNKS_AT_ONCE, Survey::No)?;
+            self.is_evacuation_due.set(has_given_up || !choice.chunks.is_empty());
             return Ok(false);
         }
         if has_given_up && evacuations <= EVACUATIONS_MAX {
@@ -171,21 +188,59 @@ impl Member {
         self.is_evacuation_due.set(false);
         if evacuations <= 1 {
             self.evacuated.tried_chunks.borrow_mut().clear();
+            self.evacuated.wait_until.set(None);
         }
-        let (mut has_room, wanted) = (false, self.wanted_units.get());
+        if needs_run(wanted) {
+            self.makes_run(evacuations, wanted)
+        } else {
+            self.makes_free_units(evacuations, wanted)
+        }
+    }
+
+    /// As `evacuate_after_full`, for a cell of which many fit into a chunk.
+    fn makes_free_units(&self, evacuations: u32, units: u64) -> Result<bool> {
         // One that moves nothing, because only large cells are in its chunks, is followed by one of
         // others.
         for _ in evacuations..=EVACUATIONS_MAX {
-            let chunks = self.chunks_to_empty(wanted, CHUNKS_AT_ONCE)?;
-            has_room = !chunks.is_empty() && self.evacuate(chunks)?;
-            if has_room {
+            let choice = self.chunks_to_empty(units, CHUNKS_AT_ONCE, Survey::No)?;
+            if choice.chunks.is_empty() {
                 break;
             }
+            if self.operation(|| self.evacuate(choice, units))? != Evacuated::Nothing {
+                return Ok(true);
+            }
         }
-        if !has_room {
-            self.vain_units.set(self.free_units()?);
+        self.note_vain(units)?;
+        Ok(false)
+    }
+
+    /// As `evacuate_after_full`, for a cell that needs a run of its own. If the bound ends it
+    /// before all chunks were tried, the next operation that is refused continues.
+    fn makes_run(&self, evacuations: u32, units: u64) -> Result<bool> {
+        let left = &self.evacuated.chunks_left;
+        for _ in evacuations..=EVACUATIONS_FOR_RUNS_MAX {
+            let choice = self.chunks_to_empty(units, CHUNKS_AT_ONCE, Survey::Yes)?;
+            let all = left.get().unwrap_or(ordinary_chunks(self.map().chunks()));
+            if choice.chunks.is_empty() && !choice.is_partial || all == 0 {
+                self.note_vain(units)?;
+                return Ok(false);
+            }
+            if choice.is_partial {
+                break;
+            }
+            left.set(Some(all.saturating_sub(choice.chunks.len() as u64)));
+            match self.operation(|| self.evacuate(choice, units))? {
+                Evacuated::Run => {
+                    left.set(None);
+                    return Ok(true);
+                }
+                Evacuated::Units | Evacuated::Nothing => {}
+                Evacuated::Held => break,
+            }
         }
-        Ok(has_room)
+        // A refusal that is remembered would end the work.
+        self.refusals.is_incomplete.set(true);
+        Ok(false)
     }
 
     /// True if an operation found no room while this member had a pin, and moving records can make
@@ -220,8 +275,7 @@ impl Member {
     #[cold]
     pub fn note_vain_evacuation(&self) -> Result<()> {
         self.is_evacuation_due.set(false);
-        self.vain_units.set(self.free_units()?);
-        Ok(())
+        self.note_vain(self.wanted_units.get().max(1))
     }
 
     /// Begins to move the records out of the chunks with the fewest allocated units, if at least
@@ -252,8 +306,12 @@ impl Member {
             self.settled_heap.set((settled, looks - 1));
             return Ok(None);
         }
+        if looks == 0 {
+            self.forget_surveys();
+        }
         let most = ordinary_chunks(self.map().chunks()) / BACKGROUND_SHARE;
-        let chunks = self.chunks_to_empty(1, CHUNKS_AT_ONCE.max(most as usize))?;
+        let most = CHUNKS_AT_ONCE.max(most as usize);
+        let chunks = self.chunks_to_empty(1, most, Survey::No)?.chunks;
         if chunks.is_empty() {
             return Ok(None);
         }
@@ -287,6 +345,9 @@ impl Member {
             });
             self.end(evacuation, done)?;
             self.free_all()?;
+            if is_whole {
+                self.note_result(&evacuation.closing)?;
+            }
             // One that moves records to and fro would be repeated for ever.
             let is_vain = is_whole && self.chunks_in_use()? >= evacuation.in_use;
             let settled = if is_vain { self.heap_filling()? } else { 0 };
@@ -329,84 +390,63 @@ impl Member {
         Ok(sum | 1)
     }
 
-    /// The free units that ordinary allocations may use.
-    fn free_units(&self) -> Result<u64> {
-        let map = self.map();
-        let used = chunks_used(map)?;
-        let mut free = (ordinary_chunks(map.chunks()) - used) * CHUNK_UNITS;
-        for chunk in (0..used).map(ChunkIndex) {
-            free += state_of(map, chunk)?.free();
-        }
-        for chunk in reserve(map) {
-            free = free.saturating_sub(state_of(map, chunk)?.used);
-        }
-        Ok(free)
-    }
-
-    /// The chunks whose records are worth moving to make room for a cell of this many units: not
-    /// more than `most`, or as many as the cell needs. None if they do not fit elsewhere, or if
-    /// that was tried with as little free memory.
-    fn chunks_to_empty(&self, units: u64, most: usize) -> Result<Vec<ChunkIndex>> {
-        invariant!(units != 0, "chunks are emptied, and no room is wanted");
-        let map = self.map();
-        let ordinary = ordinary_chunks(map.chunks());
-        let free = self.free_units()?;
-        let vain = self.vain_units.get().min(free);
-        self.vain_units.set(vain);
-        if free < units + units / 4
-            || vain != 0 && free < vain + ordinary * CHUNK_UNITS / GROWTH_SHARE
-        {
-            return Ok(Vec::new());
-        }
-        let used = |chunk: ChunkIndex| state_of(map, chunk).map(|state| state.used);
-        let mut candidates = Vec::new();
-        for chunk in (0..chunks_used(map)?).map(ChunkIndex) {
-            candidates.push((used(chunk)?, chunk));
-        }
-        let mut chosen = neighbours(&candidates, units.div_ceil(CHUNK_UNITS) as usize);
-        let tried = self.evacuated.tried_chunks.borrow();
-        candidates.retain(|(used, chunk)| {
-            (1..CHUNK_UNITS).contains(used)
-                && !tried.contains(&chunk.0)
-                && !chosen.iter().any(|(_, other)| other == chunk)
-        });
-        drop(tried);
-        candidates.sort_unstable();
-        chosen.append(&mut candidates);
-        let most = most.max(units.div_ceil(CHUNK_UNITS) as usize);
-        let (mut moved, mut room) = (0, free);
-        let mut chunks = Vec::new();
-        for (used, chunk) in chosen.into_iter().take(most) {
-            // What is free in the chunk itself is no room for its records. An eighth is lost to
-            // runs that are too short.
-            (moved, room) = (moved + used, room.saturating_sub(CHUNK_UNITS - used));
-            if moved + moved / 8 > room {
-                break;
-            }
-            chunks.push(chunk);
-        }
-        Ok(chunks)
-    }
-
-    /// Moves the records out of some chunks. True if one of them has become empty, or some of its
-    /// units free.
-    fn evacuate(&self, chunks: Vec<ChunkIndex>) -> Result<bool> {
-        self.operation(|| self.evacuate_chunks(chunks))
-    }
-
-    fn evacuate_chunks(&self, chunks: Vec<ChunkIndex>) -> Result<bool> {
+    /// Moves the records out of some chunks, to make room for a cell of so many units.
+    fn evacuate(&self, choice: Choice, units: u64) -> Result<Evacuated> {
         invariant!(!self.has_pin(), "records are moved under a pin, so none of them comes free");
         invariant!(self.is_in_operation(), "records are moved outside of an operation");
+        let Choice { chunks, window, .. } = choice;
         let mut evacuation = self.begin(chunks)?;
+        self.evacuated.window.replace(window.clone());
         let done = self.move_some(&mut evacuation, u64::MAX);
+        self.evacuated.window.take();
         let done = done.and_then(|_| self.sweep_if_due(&evacuation, SWEPT_BUCKETS));
         self.end(&evacuation, done)?;
-        self.wait_for_readers(READERS_WAIT_MAX)?;
+        let until = self.evacuated.wait_until.get();
+        let until = until.unwrap_or_else(|| Instant::now() + READERS_WAIT_MAX);
+        self.evacuated.wait_until.set(Some(until));
+        let most = until.saturating_duration_since(Instant::now());
+        let have_left = self.wait_for_readers(most)?;
         self.free_all()?;
         let Evacuation { closing, before, .. } = evacuation;
         // What is left in them cannot be moved: the next evacuation of this operation takes others.
         self.evacuated.tried_chunks.borrow_mut().extend(closing.chunks.iter().map(|chunk| chunk.0));
-        Ok(closing.moved.get() != 0 || self.units_of(&closing.chunks)? < before)
+        if have_left {
+            self.note_result(&closing)?;
+        }
+        if needs_run(units) && self.has_run(&closing.chunks, window, units)? {
+            return Ok(Evacuated::Run);
+        }
+        let is_freer = closing.moved.get() != 0 || self.units_of(&closing.chunks)? < before;
+        Ok(match (have_left, is_freer) {
+            (false, _) if needs_run(units) => Evacuated::Held,
+            (_, true) => Evacuated::Units,
+            (_, false) => Evacuated::Nothing,
+        })
+    }
+
+    /// Remembers what stays in the chunks, unless it was room that was missing.
+    fn note_result(&self, closing: &ClosingChunks) -> Result<()> {
+        if closing.full_class.get() == CLASSES {
+            self.note_emptied(&closing.chunks)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// True if neighbours are empty, or if one of the chunks may have a run of so many units.
+    fn has_run(&self, chunks: &[ChunkIndex], window: Range<u64>, units: u64) -> Result<bool> {
+        let is_window = !window.is_empty();
+        let end = chunks_used(self.map())?;
+        for chunk in window.take_while(|chunk| *chunk < end).map(ChunkIndex) {
+            if state_of(self.map(), chunk)?.used != 0 {
+                return Ok(false);
+            }
+        }
+        let mut has_run = is_window;
+        for chunk in chunks {
+            has_run |= state_of(self.map(), *chunk)?.longest >= units;
+        }
+        Ok(has_run)
     }
 
     /// Removes empty overflow lines of at most this many buckets, if one was found.
@@ -457,8 +497,9 @@ impl Member {
         }
     }
 
-    /// Waits until no reader can hold what was retired until now, except stalled ones.
-    fn wait_for_readers(&self, most: Duration) -> Result<()> {
+    /// Waits until no reader can hold what was retired until now, except stalled ones. False if
+    /// others still can.
+    fn wait_for_readers(&self, most: Duration) -> Result<bool> {
         invariant!(!self.has_pin(), "a member waits until its own pin has ended");
         let since = Instant::now();
         let retired = pin::birth_epoch(self.epoch());
@@ -466,10 +507,9 @@ impl Member {
         let stalled = self.safe_epochs.borrow().stalled.clone();
         loop {
             self.advance()?;
-            if self.safe_epochs.borrow().is_safe_but_for(retired, &stalled)
-                || since.elapsed() > most
-            {
-                return Ok(());
+            let is_safe = self.safe_epochs.borrow().is_safe_but_for(retired, &stalled);
+            if is_safe || since.elapsed() > most {
+                return Ok(is_safe);
             }
             std::thread::park_timeout(READERS_PAUSE);
         }
@@ -495,24 +535,6 @@ impl Member {
         });
         done.map(drop)
     }
-}
-
-/// As many neighbours as a large cell needs, with the fewest allocated units among all such. None
-/// for a cell that fits into one chunk.
-fn neighbours(chunks: &[(u64, ChunkIndex)], count: usize) -> Vec<(u64, ChunkIndex)> {
-    if count < 2 {
-        return Vec::new();
-    }
-    let Some(last) = chunks.len().checked_sub(count) else { return Vec::new() };
-    let used = |place: usize| chunks.get(place).map_or(0, |(used, _)| *used);
-    let mut sum: u64 = (0..count).map(used).sum();
-    let mut best = (sum, 0);
-    for first in 1..=last {
-        sum = sum - used(first - 1) + used(first + count - 1);
-        best = best.min((sum, first));
-    }
-    invariant!(best.1 + count <= chunks.len(), "neighbours lie outside the chunks that were read");
-    chunks.iter().skip(best.1).take(count).copied().collect()
 }
 
 #[cfg(not(loom))]

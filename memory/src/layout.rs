@@ -291,6 +291,9 @@ pub(crate) const CHUNK_IS_CLOSING: u64 = 1 << 46;
 /// Bit of a chunk's word: a member found that its bitmap has lost a bit. Nothing is taken from it
 /// until the repair.
 pub(crate) const CHUNK_IS_GIVEN_UP: u64 = 1 << 32;
+/// Bit of a chunk's word, a hint: it keeps cells that cannot be moved, so that others are put
+/// elsewhere.
+pub(crate) const CHUNK_HAS_FIXED: u64 = 1 << 33;
 /// The word of a chunk of free units that has pages, with its check bits.
 pub(crate) const CHUNK_NEW_WITH_PAGES: u64 = CHUNK_HAS_PAGES | 0x80 << 38;
 /// Bytes of a chunk's bitmap.

@@ -12,6 +12,7 @@ pub(crate) mod arena;
 pub(crate) mod held_since;
 pub(crate) mod pin;
 pub(crate) mod refusals;
+pub(crate) mod evacuated;
 pub(crate) mod lock;
 
 use std::cell::{Cell as Private, RefCell};
@@ -29,6 +30,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
 use crate::member::arena::{Arena, undo};
+use crate::member::evacuated::EvacuatedParts;
 use crate::member::held_since::note_stalled;
 use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
 use crate::member::refusals::Refusals;
@@ -87,15 +89,6 @@ pub(crate) enum AfterFull {
 
 /// Handles of namespaces that a member finds without a search: a session uses a few namespaces.
 const TABLES_KNOWN: usize = 16;
-
-/// What evacuations of a member have looked at.
-#[derive(Debug, Default)]
-pub(crate) struct EvacuatedParts {
-    /// The chunks that those for the current operation have emptied as far as possible.
-    pub(crate) tried_chunks: RefCell<Vec<u64>>,
-    /// The catalog entry and the bucket at which the next search for empty overflow lines begins.
-    pub(crate) swept: Private<(u32, u64)>,
-}
 
 /// What a member knows of the log of its region.
 #[derive(Debug, Default)]
@@ -170,8 +163,6 @@ pub struct Member {
     pub(crate) growth_pause: Private<u32>,
     /// Units of the cell for which there was no room last.
     pub(crate) wanted_units: Private<u64>,
-    /// The free units when moving records made no room for the last time.
-    pub(crate) vain_units: Private<u64>,
     /// How the chunks were filled when a background evacuation could move nothing, or 0; and for
     /// how many looks at it that counts.
     pub(crate) settled_heap: Private<(u64, u32)>,
@@ -195,6 +186,9 @@ pub struct Member {
     pub(crate) bumps: [Private<(u64, u64)>; 2],
     /// What it knows of searches for memory that were in vain.
     pub(crate) refusals: Refusals,
+    /// The chunk in which its last cell that stays was placed, and the number of such cells that
+    /// are placed without a search.
+    pub(crate) fixed_chunk: Private<(u64, u32)>,
     /// The chunk in which its last large cell ends.
     pub(crate) span_chunk: Private<u64>,
     /// What it knows of the log.

@@ -87,7 +87,7 @@ pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
             ),
         });
     }
-    let at = member.allocate(RING_WORDS + capacity_bytes)?;
+    let at = member.allocate_fixed(RING_WORDS + capacity_bytes)?;
     fill(member.map(), at)?;
     crash_point!("ring.sealed");
     Ok(at)

@@ -18,7 +18,7 @@ use crate::heap::chunk::ChunkIndex;
 use crate::heap::class;
 use crate::heap::kept::CLASS_SMALL_MAX;
 use crate::layout::LINE;
-use crate::member::arena::BUMP_SMALL_CELL_MAX;
+use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump};
 use crate::member::{ALL_ASIDE, Member, pin};
 
 /// The most records that are moved for one cell.
@@ -212,7 +212,7 @@ impl Member {
         }
         invariant!(at >= place.end, "the whole run is looked at");
         crash_point!("join.moved");
-        self.wait_for_readers(READERS_WAIT_MAX)?;
+        let _ = self.wait_for_readers(READERS_WAIT_MAX)?;
         self.aside_to_revisit.set(ALL_ASIDE);
         self.revisit_set_aside(2 * SET_ASIDE_MAX)?;
         self.claim_joined(chunk, place.at, units)
@@ -245,7 +245,7 @@ impl Member {
                 other => other?,
             }
             invariant!(state.has_pages, "cells are cut from a chunk without pages");
-            self.claim(chunk, run)?;
+            self.claim(Bump::Small, chunk, run)?;
             *state = state.after_taking(&Bitmap::load(words), used + u64::from(run.units));
             Ok(true)
         })?;

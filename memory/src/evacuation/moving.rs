@@ -8,7 +8,7 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_RETIRED};
 use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
 use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
-use crate::heap::class::CLASSES;
+use crate::heap::class::{self, CLASSES};
 use crate::heap::held;
 use crate::heap::refill::no_room;
 use crate::heap::reuse::retired_word;
@@ -24,6 +24,10 @@ use crate::member::pin::{self, NEVER_READ};
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::txn::publish::finish_record;
+
+/// The class of overflow lines.
+const CLASS_LINE: u8 = 0;
+const _: () = assert!(class::bytes_of(CLASS_LINE) == LINE, "an overflow line is a line");
 
 /// Buckets whose chains an evacuation looks at for empty lines before its operation runs again: 4
 /// MiB of the index, a few milliseconds.
@@ -450,7 +454,8 @@ impl Member {
         if !is_in || entries.is_empty() {
             return Ok(());
         }
-        let new = self.build_chain(&entries)?;
+        // Not of lines that this member has retired: they lie in the closing chunks, too.
+        let new = self.build_chain(&entries, || self.allocate_elsewhere(CLASS_LINE, closing))?;
         invariant!(is_link(new) && new != link(0), "a chain of {} entries", entries.len());
         let arena = self.arena();
         write_undo(&arena, slot, old, new, op::LINES);

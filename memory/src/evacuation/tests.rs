@@ -8,6 +8,7 @@ use std::path::Path;
 use nearstate_model::{Error, Result};
 
 use super::CHUNKS_AT_ONCE;
+use super::choice::Survey;
 use crate::atomic::Ordering;
 use crate::check::check;
 use crate::fixture::TestRegionPath;
@@ -192,11 +193,74 @@ fn an_operation_empties_few_chunks_at_once() {
     let region = scattered_records(path.path(), 15_000);
     let member = region.member().unwrap();
     assert!(chunks_used(member.map()).unwrap() > 2 * CHUNKS_AT_ONCE as u64);
-    let chunks = member.chunks_to_empty(1, CHUNKS_AT_ONCE).unwrap();
+    let chunks = member.chunks_to_empty(1, CHUNKS_AT_ONCE, Survey::No).unwrap().chunks;
     assert_eq!(chunks.len(), CHUNKS_AT_ONCE);
     let neighbours = 2 * CHUNKS_AT_ONCE;
-    let chunks = member.chunks_to_empty(neighbours as u64 * CHUNK_UNITS, CHUNKS_AT_ONCE).unwrap();
+    let units = neighbours as u64 * CHUNK_UNITS;
+    let chunks = member.chunks_to_empty(units, CHUNKS_AT_ONCE, Survey::Yes).unwrap().chunks;
     assert!(chunks.len() <= neighbours, "{chunks:?}");
+}
+
+/// A counter that lies where the records lie: no chunk was free for it.
+fn put_counter(member: &Member, table: &IndexTable, number: u32) -> Result<()> {
+    let key = format!("counter-{number}").into_bytes();
+    let hash = hash(member.seed(), &key);
+    member.fixed_chunk.set((0, u32::MAX));
+    let counter = member.allocate_counter(1)?;
+    let body = [&counter.to_le_bytes()[..], &key].concat();
+    let head = CellHeader {
+        kind: CellKind::Record,
+        flags: 0,
+        namespace: table.index(),
+        body: u32::try_from(body.len()).unwrap(),
+        key: u16::try_from(key.len()).unwrap(),
+        children: 1,
+        hash,
+    };
+    member.operation(|| {
+        let at = member.allocate_cell(&head)?;
+        member.write_body(at, 0, &body)?;
+        let draft = PendingCell { at, body_crc: crc32fast::hash(&body) };
+        member
+            .write_record(table, hash, &key, Some(draft), |_| Ok(WriteDecision::Publish))
+            .map(drop)
+    })
+}
+
+/// The chunks with fewer records have a counter each. They are not chosen, and nothing of them is
+/// moved.
+#[test]
+fn chunks_with_a_counter_are_passed_over_before_records_are_moved() {
+    let path = TestRegionPath::new("passed-over");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"records", 1).unwrap();
+    let counters = member.namespace(b"counters", 3).unwrap();
+    for number in 0..6000 {
+        put_plain(&member, table, number, 1000).unwrap();
+        if number < 3000 && number % 100 == 0 {
+            put_counter(&member, counters, number).unwrap();
+        }
+    }
+    let is_kept = |number: &u32| number.is_multiple_of(if *number < 3000 { 20 } else { 4 });
+    (0..6000).filter(|number| !is_kept(number)).for_each(|n| remove_plain(&member, table, n));
+    member.operation(|| member.reclaim()).unwrap();
+    let kept: Vec<u32> = (0..6000).filter(is_kept).collect();
+    let place = |number: u32| place_of(&member, table, number, 1000);
+    let before: Vec<u64> = kept.iter().map(|number| place(*number)).collect();
+    let [first, last] = [2999, 3001].map(|near| {
+        let number = kept.iter().min_by_key(|number| number.abs_diff(near)).unwrap();
+        ChunkIndex::of(member.map(), place(*number)).unwrap()
+    });
+    for units in [CHUNK_UNITS * 9 / 10, 4 * CHUNK_UNITS] {
+        let choice = member.chunks_to_empty(units, CHUNKS_AT_ONCE, Survey::Yes).unwrap();
+        assert!(!choice.chunks.is_empty() && !choice.is_partial, "{units} units");
+        assert!(choice.chunks.iter().all(|chunk| *chunk >= first.min(last)), "{choice:?}");
+    }
+    let after: Vec<u64> = kept.iter().map(|number| place(*number)).collect();
+    assert_eq!(before, after, "a record was moved");
+    member.wanted_units.set(4 * CHUNK_UNITS);
+    assert!(member.makes_room(1).unwrap());
 }
 
 #[test]

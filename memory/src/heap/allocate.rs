@@ -243,7 +243,7 @@ impl Member {
         }
         let take = || {
             self.empty_bump(Bump::Large)?;
-            self.take_span(bytes, true)
+            if self.take_fixed_range(bytes)? { Ok(()) } else { self.take_span(bytes, true) }
         };
         match take() {
             Err(Error::Full { .. }) if is_needed => {
@@ -262,6 +262,7 @@ impl Member {
         self.note_bump_front(Bump::Large, cell + bytes);
         let head = u64::from(CLASS_EXTENT) | cell::kind_in_head(cell::CellKind::Extent);
         cell::word(self.map(), cell, WORD_HEAD)?.store(head, Ordering::Relaxed);
+        self.note_fixed(cell, bytes)?;
         Ok(cell)
     }
 

@@ -12,9 +12,9 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::bitmap::{BITMAP_WORDS, Bitmap, UnitRun};
 use crate::layout::{
-    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_IS_CLOSING, CHUNK_IS_GIVEN_UP,
-    CHUNK_NEW_WITH_PAGES, CHUNK_UNITS, Corruption, HEAP, LINE, SUPER_FRONTIER, bitmaps_at,
-    chunk_words_at, ordinary_chunks, seal, unseal,
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_FIXED, CHUNK_HAS_PAGES, CHUNK_IS_CLOSING,
+    CHUNK_IS_GIVEN_UP, CHUNK_NEW_WITH_PAGES, CHUNK_UNITS, Corruption, HEAP, LINE, SUPER_FRONTIER,
+    bitmaps_at, chunk_words_at, ordinary_chunks, seal, unseal,
 };
 use crate::member::arena::LockSlot;
 use crate::member::{Member, lock};
@@ -84,12 +84,16 @@ impl ChunkIndex {
 
 /// The payload of a chunk's word. 0: every unit is free, and there may be no pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent bits of the word")]
 pub(crate) struct ChunkState {
     /// All of it has pages.
     pub(crate) has_pages: bool,
     /// Its records are being moved elsewhere: nothing is allocated in it if there is room
     /// elsewhere.
     pub(crate) is_closing: bool,
+    /// It keeps cells that cannot be moved, so that those that can are put elsewhere if there is
+    /// room. A hint.
+    pub(crate) has_fixed: bool,
     /// A unit that its word counts is free in its bitmap. Counts as full, and nothing is allocated
     /// in it until the repair.
     pub(crate) is_given_up: bool,
@@ -106,6 +110,7 @@ impl ChunkState {
         Self {
             has_pages: payload & CHUNK_HAS_PAGES != 0,
             is_closing: payload & CHUNK_IS_CLOSING != 0,
+            has_fixed: payload & CHUNK_HAS_FIXED != 0,
             is_given_up,
             // A flipped bit only misleads the search: it is found under the lock.
             used: if is_given_up || used > CHUNK_UNITS { CHUNK_UNITS } else { used },
@@ -130,12 +135,13 @@ impl ChunkState {
         debug_assert!(self.longest <= CHUNK_UNITS, "a run is longer than its chunk");
         let pages = if self.has_pages { CHUNK_HAS_PAGES } else { 0 };
         let closing = if self.is_closing { CHUNK_IS_CLOSING } else { 0 };
+        let fixed = if self.has_fixed { CHUNK_HAS_FIXED } else { 0 };
         let (given_up, used, longest) = if self.is_given_up {
             (CHUNK_IS_GIVEN_UP, CHUNK_UNITS, 0)
         } else {
             (0, self.used, self.longest)
         };
-        with_check(pages | closing | given_up | (CHUNK_UNITS - longest) << 16 | used)
+        with_check(pages | closing | fixed | given_up | (CHUNK_UNITS - longest) << 16 | used)
     }
 
     /// Before units are taken: the number of allocated ones. A bit of the bitmap that became 0 by a
@@ -162,14 +168,21 @@ impl ChunkState {
     /// and only some of those that it has taken.
     pub(crate) fn after_failure(self, bitmap: &Bitmap) -> Self {
         let found = Self::of(bitmap, self.has_pages);
-        Self { is_given_up: self.is_given_up || found.used < self.used, ..found }
+        let is_given_up = self.is_given_up || found.used < self.used;
+        Self { is_given_up, has_fixed: self.has_fixed, ..found }
     }
 
-    /// The payload that the bitmap says, of a chunk that is not closing.
+    /// The payload that the bitmap says, of a chunk without hints.
     pub(crate) fn of(bitmap: &Bitmap, has_pages: bool) -> Self {
         let longest = bitmap.longest();
         let used = u64::from(bitmap.used());
-        Self { has_pages, is_closing: false, is_given_up: false, used, longest }
+        let (is_closing, has_fixed, is_given_up) = (false, false, false);
+        Self { has_pages, is_closing, has_fixed, is_given_up, used, longest }
+    }
+
+    /// True if what can be moved is put elsewhere, as long as there is room.
+    pub(crate) const fn is_avoided(self) -> bool {
+        self.is_closing || self.has_fixed
     }
 
     pub(crate) const fn free(self) -> u64 {
@@ -181,7 +194,7 @@ impl ChunkState {
 /// Adds the check bits to the payload of a chunk's word: the XOR of its other bytes. Any single
 /// flipped bit is found. The payload 0 has check bits 0.
 const fn with_check(payload: u64) -> u64 {
-    // The bits 46 and 47, 32 and the spare bits (33 to 37) make the fifth byte.
+    // The bits 46 and 47, 32, 33 and the spare bits (34 to 37) make the fifth byte.
     let low = payload & 0xffff_ffff;
     let fifth = payload >> 32 & 0x3f | (payload >> 46 & 3) << 6;
     let check = low ^ low >> 8 ^ low >> 16 ^ low >> 24 ^ fifth;
@@ -193,6 +206,7 @@ const CHECK_SHIFT: u32 = 38;
 const _: () = assert!(CHUNK_UNITS < 1 << 16, "a count of units has 16 bits of the word");
 const _: () = assert!(CHECK_SHIFT + 8 == 46 && CHUNK_IS_CLOSING == 1 << 46, "fields are disjoint");
 const _: () = assert!(CHUNK_IS_GIVEN_UP == 1 << 32, "the counts are the low 32 bits");
+const _: () = assert!(CHUNK_HAS_FIXED == 1 << 33, "hints and check bits are disjoint");
 const _: () = assert!(TABLE_PAGE.is_multiple_of(BITMAP_BYTES), "a bitmap lies in one page");
 const _: () =
     assert!(CHUNK_HAS_PAGES == 1 << 47 && with_check(CHUNK_HAS_PAGES) == CHUNK_NEW_WITH_PAGES);

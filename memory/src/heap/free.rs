@@ -280,6 +280,7 @@ impl Member {
         let (run, joined) = clear_recorded(&self.arena(), chunk)?;
         state.used = state.used.saturating_sub(u64::from(run.units));
         state.is_closing &= state.used != 0;
+        state.has_fixed &= state.used != 0;
         // No other run has become longer. A bound that is higher than that leads a search here in
         // vain.
         state.longest = state.longest.max(joined).min(state.free());
@@ -497,9 +498,10 @@ fn refresh_lock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
         let chunk = ChunkIndex((at - words) / 8);
         // Units that the member freed are not counted in the word yet: a bit that was lost before
         // cannot be told from them.
-        let ChunkState { has_pages, is_given_up, .. } = ChunkState::decode(seen & lock::PAYLOAD);
-        let found = ChunkState::of(&Bitmap::load(chunk.bitmap(map)?), has_pages);
-        let state = ChunkState { is_given_up, ..found };
+        let before = ChunkState::decode(seen & lock::PAYLOAD);
+        let found = ChunkState::of(&Bitmap::load(chunk.bitmap(map)?), before.has_pages);
+        let has_fixed = before.has_fixed && found.used != 0;
+        let state = ChunkState { is_given_up: before.is_given_up, has_fixed, ..found };
         lock::hold_with(word, owner, state.encode());
     }
     Ok(())

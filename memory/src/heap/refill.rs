@@ -47,8 +47,8 @@ enum Wanted {
     Partial,
     /// No unit is allocated.
     Empty,
-    /// As `Partial`, and its records are being moved elsewhere.
-    Closing,
+    /// As `Partial`, and its records are being moved elsewhere, or it keeps what cannot be moved.
+    Avoided,
 }
 
 /// What a search for one cell has met.
@@ -58,8 +58,8 @@ struct ChunkSearch {
     wait_max: Option<Duration>,
     /// No chunk had room lately: a long run is not cut for small cells if there are short ones.
     is_scarce: bool,
-    /// A chunk is closing.
-    has_closing: bool,
+    /// A chunk is avoided.
+    has_avoided: bool,
     /// A process has locked a chunk that may have room.
     has_met_lock: bool,
     /// The chunks that were looked at in vain.
@@ -167,10 +167,10 @@ impl Member {
     fn search_everywhere(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
         search.wait_max = Some(LOCK_WAIT_SHORT);
         let has_seen_all = search.seen >= chunks_used(self.map())? && !search.has_met_lock;
-        for wanted in [Wanted::Partial, Wanted::Empty, Wanted::Closing] {
+        for wanted in [Wanted::Partial, Wanted::Empty, Wanted::Avoided] {
             let is_vain = match wanted {
                 Wanted::Partial | Wanted::Empty => has_seen_all,
-                Wanted::Closing => !search.has_closing,
+                Wanted::Avoided => !search.has_avoided,
             };
             if !is_vain && self.search(u64::MAX, wanted, class, search)? {
                 return Ok(true);
@@ -255,9 +255,10 @@ impl Member {
         for _ in 0..most.min(used) {
             chunk = if chunk + 1 < used { chunk + 1 } else { 0 };
             let state = state_of(self.map(), ChunkIndex(chunk))?;
-            search.has_closing |= state.is_closing;
+            search.has_avoided |= state.is_avoided();
             let needs_pages = search.no_pages.is_some();
             if suits(state, wanted, class, needs_pages)
+                && !(wanted == Wanted::Empty && self.evacuated.window.borrow().contains(&chunk))
                 && self.take_from_chunk(ChunkIndex(chunk), class, search)?
             {
                 return Ok(true);
@@ -300,7 +301,7 @@ impl Member {
                     units * self.harvest(chunk, class, bitmap.free_runs(), 1)?
                 } else if !search.is_scarce && u64::from(longest.units) >= BUMP_CELLS_MIN * units {
                     let most = longest.units.min(self.shared().claim_units() as u32);
-                    self.claim(chunk, UnitRun { units: most, ..longest })?;
+                    self.claim(Bump::Small, chunk, UnitRun { units: most, ..longest })?;
                     u64::from(most)
                 } else if search.is_scarce {
                     units * self.harvest_fitting(chunk, class, &bitmap)?
@@ -319,23 +320,23 @@ impl Member {
         Ok(is_taken)
     }
 
-    /// Makes a run of a locked chunk the content of the small bump range, which is empty.
-    pub(crate) fn claim(&self, chunk: ChunkIndex, run: UnitRun) -> Result<()> {
+    /// Makes a run of a locked chunk the content of a bump range, which is empty.
+    pub(crate) fn claim(&self, which: Bump, chunk: ChunkIndex, run: UnitRun) -> Result<()> {
         let arena = self.arena();
         invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         // It was emptied before. A flipped bit since then must not be taken for a part of it.
-        self.check_bump(Bump::Small)?;
-        let (front, end) = arena.bump(Bump::Small);
+        self.check_bump(which)?;
+        let (front, end) = arena.bump(which);
         invariant!(front >= end, "a bump range of {} bytes is lost", end - front);
         let at = chunk.start() + LINE * u64::from(run.start);
         let to = chunk.start() + LINE * u64::from(run.end());
-        arena.set(undo::CHUNK_AT, at);
+        arena.set(undo::CHUNK_AT, at | u64::from(which == Bump::Large));
         arena.set(undo::CHUNK_TO, to);
         crash_point!("chunk.recorded");
         mark(chunk.bitmap(self.map())?, run, true);
         crash_point!("chunk.marked");
-        arena.set_bump(Bump::Small, at, to);
-        self.note_bump(Bump::Small, at, to);
+        arena.set_bump(which, at, to);
+        self.note_bump(which, at, to);
         crash_point!("chunk.bumped");
         close_claim(&arena);
         crash_point!("chunk.done");
@@ -358,7 +359,7 @@ impl Member {
 
     /// Takes cells of a class from free runs of a locked chunk into the queue of the class. Returns
     /// their number.
-    fn harvest(
+    pub(crate) fn harvest(
         &self,
         chunk: ChunkIndex,
         class: u8,
@@ -406,9 +407,9 @@ impl Member {
 fn suits(state: ChunkState, wanted: Wanted, class: u8, needs_pages: bool) -> bool {
     (state.has_pages || !needs_pages)
         && match wanted {
-            Wanted::Partial | Wanted::Closing => {
+            Wanted::Partial | Wanted::Avoided => {
                 state.used != 0
-                    && state.is_closing == (wanted == Wanted::Closing)
+                    && state.is_avoided() == (wanted == Wanted::Avoided)
                     && state.longest >= class::bytes_of(class) / LINE
             }
             Wanted::Empty => state.used == 0,

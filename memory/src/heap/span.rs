@@ -23,8 +23,11 @@ const CLAIMS_MAX: u32 = 16;
 /// Which chunks a search for a range skips.
 #[derive(Clone, Copy, Debug)]
 struct SpanSearch {
-    /// Those whose lock is held, and those that are closing.
+    /// Those whose lock is held, those that are closing, and for a cell that can be moved, those
+    /// that keep what cannot.
     skips_busy: bool,
+    /// It is for a cell that can be moved.
+    is_movable: bool,
     /// Those without pages.
     needs_pages: bool,
 }
@@ -53,7 +56,8 @@ impl Member {
                 last.0
             };
             for chunks in [hint..ordinary, first..ordinary, ordinary..reserve] {
-                let search = SpanSearch { skips_busy, needs_pages: no_pages.is_some() };
+                let (needs_pages, is_movable) = (no_pages.is_some(), !is_extent);
+                let search = SpanSearch { skips_busy, is_movable, needs_pages };
                 match self.take_span_in(chunks, bytes, is_extent, search) {
                     Ok(true) => return Ok(()),
                     Ok(false) => {}
@@ -110,7 +114,8 @@ impl Member {
             }
             let word = self.map().word(chunk.word_at(self.map()))?.load(Ordering::Relaxed);
             let state = ChunkState::decode(word & lock::PAYLOAD);
-            let is_busy = search.skips_busy && (lock::owner_of(word) != 0 || state.is_closing);
+            let is_avoided = state.is_closing || state.has_fixed && search.is_movable;
+            let is_busy = search.skips_busy && (lock::owner_of(word) != 0 || is_avoided);
             if is_busy || search.needs_pages && !state.has_pages {
                 have = 0;
             } else if state.used == 0 {

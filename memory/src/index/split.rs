@@ -206,7 +206,7 @@ impl Member {
         };
         invariant!(inline.len() + rest.len() == entries.len(), "each entry has one place");
         invariant!(rest.is_empty() || inline.len() < LAST, "the last word is kept for the link");
-        let last = self.build_chain(rest)?;
+        let last = self.build_chain(rest, || self.allocate(LINE))?;
         let [first, words @ ..] = line;
         lock::hold_with(first, self.lock_owner(), payload);
         for (index, word) in words.iter().enumerate() {
@@ -220,9 +220,13 @@ impl Member {
         Ok(())
     }
 
-    /// Builds overflow lines for these entries, from the last to the first. Returns the link to the
-    /// first.
-    pub(crate) fn build_chain(&self, entries: &[u64]) -> Result<u64> {
+    /// Builds overflow lines for these entries, from the last to the first, of pending cells.
+    /// Returns the link to the first.
+    pub(crate) fn build_chain(
+        &self,
+        entries: &[u64],
+        allocate: impl Fn() -> Result<u64>,
+    ) -> Result<u64> {
         let room = LINE_WORDS as usize;
         let mut next = 0;
         let mut rest = entries;
@@ -238,7 +242,7 @@ impl Member {
                 let [.., last] = &mut words;
                 *last = next;
             }
-            next = link(self.new_line(&words)?);
+            next = link(self.fill_line(allocate()?, &words)?);
             rest = before;
         }
         Ok(next)

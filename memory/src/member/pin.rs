@@ -183,6 +183,12 @@ impl PinInterval {
         Self { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 
+    /// The epochs in which a cell can have been born and retired that neither this interval nor the
+    /// next one holds, and that their join would hold.
+    const fn gap_before(self, next: Self) -> u64 {
+        next.start.saturating_sub(self.end.saturating_add(DISTANCE))
+    }
+
     /// True if the reader may use a cell that was retired with this word.
     pub(crate) fn holds_word(self, word: u64) -> bool {
         is_retired(word) && self.holds(Life::decode(word))
@@ -200,8 +206,42 @@ pub(crate) const DISTANCE: u64 = 2;
 /// A pin that is this many epochs old is *stalled*. A correctly used view ends long before.
 pub(crate) const STALLED_EPOCHS: u64 = if cfg!(loom) { 1 } else { 8 };
 
-/// Stalled pins that are told apart. The others count as one interval that contains them all.
+/// Intervals of stalled pins that are told apart. Each retired cell is compared with all of them.
+/// Of more, those with the smallest gaps between them count as one interval.
 const STALLED_MAX: usize = 32;
+
+/// Sorts intervals by their starts and joins some of them, until at most [`STALLED_MAX`] are left:
+/// first those between which no cell can have lived, then those with the smallest gaps.
+#[cold]
+fn join_nearest(pins: &mut Vec<PinInterval>) {
+    pins.sort_unstable_by_key(|pin| (pin.start, pin.end));
+    join_across(pins, 0, usize::MAX);
+    let excess = pins.len().saturating_sub(STALLED_MAX);
+    if excess == 0 {
+        return;
+    }
+    let mut gaps: Vec<u64> =
+        pins.iter().zip(pins.iter().skip(1)).map(|(one, next)| one.gap_before(*next)).collect();
+    gaps.sort_unstable();
+    let Some(widest) = gaps.get(excess - 1).copied() else { return };
+    // Of gaps of one size only as many as necessary.
+    let equal = excess - gaps.iter().filter(|gap| **gap < widest).count();
+    join_across(pins, widest, equal);
+}
+
+/// Joins neighbours with a gap below `widest`, and the first `equal` of those with that gap.
+fn join_across(pins: &mut Vec<PinInterval>, widest: u64, mut equal: usize) {
+    pins.dedup_by(|next, one| {
+        let gap = one.gap_before(*next);
+        let is_equal = gap == widest && equal != 0;
+        equal -= usize::from(is_equal);
+        let is_joined = is_equal || gap < widest;
+        if is_joined {
+            *one = one.join(*next);
+        }
+        is_joined
+    });
+}
 
 /// What the pins of all members allow to reuse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -223,11 +263,12 @@ impl SafeEpochs {
             safe.all = safe.all.min(pin.start);
             if pin.start.saturating_add(STALLED_EPOCHS) >= now {
                 safe.recent = safe.recent.min(pin.start);
-            } else if safe.stalled.len() < STALLED_MAX {
+            } else {
                 safe.stalled.push(pin);
-            } else if let Some(last) = safe.stalled.last_mut() {
-                *last = last.join(pin);
             }
+        }
+        if safe.stalled.len() > STALLED_MAX {
+            join_nearest(&mut safe.stalled);
         }
         debug_assert!(safe.all <= safe.recent, "what is safe for all is safe for recent readers");
         debug_assert!(safe.stalled.len() <= STALLED_MAX, "stalled readers are told apart");
@@ -430,14 +471,53 @@ mod tests {
         assert!(safe.is_set_aside(retire(50, 60)) && safe.is_reusable(retire(5, 8)));
     }
 
+    /// Whether one of these pins holds a cell with this life.
+    fn is_held_by(pins: &[AtomicU64], word: u64) -> bool {
+        let pins = pins.iter().filter_map(|pin| PinInterval::decode(pin.load(Ordering::Relaxed)));
+        pins.into_iter().any(|pin| pin.holds_word(word))
+    }
+
     #[test]
-    fn more_stalled_pins_than_are_told_apart_hold_as_one() {
-        let pins: Vec<AtomicU64> = (0..100).map(|pin| AtomicU64::new(10 + 2 * pin)).collect();
-        let safe = SafeEpochs::scan(1000, pins.iter());
-        assert_eq!(safe.stalled.len(), STALLED_MAX);
-        for start in 0..100 {
-            let word = retire(10 + 2 * start, 10 + 2 * start);
-            assert!(safe.is_set_aside(word), "what reader {start} may use");
+    fn overlapping_pins_beyond_those_told_apart_hold_what_they_hold() {
+        // Two hundred pins in twenty groups. Between the pins of a group no cell can have lived.
+        let pins: Vec<AtomicU64> = (0..200_u64)
+            .map(|pin| AtomicU64::new(10 + 40 * (pin * 7 % 20) + 3 * (pin / 20) | 1 << EPOCH_BITS))
+            .collect();
+        let safe = SafeEpochs::scan(2000, pins.iter());
+        assert_eq!(safe.stalled.len(), 20);
+        for born in 0..900 {
+            for retired in born..born + 50 {
+                let word = retire(born, retired);
+                let is_held = is_held_by(&pins, word);
+                assert_eq!(safe.is_set_aside(word), is_held, "{born} to {retired}");
+            }
         }
+    }
+
+    #[test]
+    fn of_more_pins_than_are_told_apart_the_nearest_hold_as_one() {
+        // An old one, and ninety-nine with gaps of 100 and 200 epochs in turn.
+        let starts = (1..100_u64).map(|pin| 1_000_000 + 150 * pin + 50 * (pin % 2));
+        let pins: Vec<AtomicU64> = std::iter::once(10).chain(starts).map(AtomicU64::new).collect();
+        let safe = SafeEpochs::scan(2_000_000, pins.iter());
+        assert_eq!(safe.stalled.len(), STALLED_MAX);
+        for pin in &pins {
+            let start = pin.load(Ordering::Relaxed);
+            assert!(safe.is_set_aside(retire(start, start)), "what reader {start} may use");
+        }
+        // The largest gap stays.
+        assert!(safe.is_reusable(retire(100, 1_000_000)), "a cell of the largest gap");
+        // Gaps of one size are not all closed.
+        let even: Vec<AtomicU64> = (1..=33).map(|pin| AtomicU64::new(100 * pin)).collect();
+        let safe = SafeEpochs::scan(2_000_000, even.iter());
+        assert_eq!(safe.stalled.len(), STALLED_MAX);
+        let held = (1..33).filter(|gap| safe.is_set_aside(retire(100 * gap + 10, 100 * gap + 90)));
+        assert_eq!(held.count(), 1);
+        // A reader without an end holds all that follows it.
+        let mut pins: Vec<AtomicU64> = (1..=40).map(|pin| AtomicU64::new(100 * pin)).collect();
+        pins.push(AtomicU64::new(2050 | REACH_MAX << EPOCH_BITS));
+        let safe = SafeEpochs::scan(2_000_000, pins.iter());
+        assert_eq!(safe.stalled.len(), 21);
+        assert!(safe.is_set_aside(retire(5000, 6000)) && safe.is_reusable(retire(110, 190)));
     }
 }

@@ -297,6 +297,11 @@ impl Member {
 
     /// Allocates a pending overflow line with these entries (at most five).
     pub(crate) fn new_line(&self, entries: &[u64]) -> Result<u64> {
+        self.fill_line(self.allocate(LINE)?, entries)
+    }
+
+    /// Makes a pending cell an overflow line with these entries (at most five). Returns it.
+    pub(crate) fn fill_line(&self, at: u64, entries: &[u64]) -> Result<u64> {
         invariant!(entries.len() <= LINE_WORDS as usize, "{} entries in one line", entries.len());
         let head = CellHeader {
             kind: CellKind::OverflowLine,
@@ -307,7 +312,6 @@ impl Member {
             children: 0,
             hash: 0,
         };
-        let at = self.allocate(LINE)?;
         let word = self.map().word(at)?;
         let class = word.load(crate::atomic::Ordering::Relaxed) & 0xff;
         word.store(class | cell::kind_in_head(head.kind), crate::atomic::Ordering::Relaxed);

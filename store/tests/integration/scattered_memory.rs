@@ -374,3 +374,44 @@ fn scattered_memory_that_cannot_be_joined_is_tried_once_until_something_changes(
     drop(region);
     clean(&folder.path);
 }
+
+/// Fills the region with records of 1,000 bytes, and a counter for each 200 of them. Of each
+/// hundred records so many stay.
+fn fill_with_counters(region: &Region, live: u32) -> Session {
+    let (session, ns) = open(region);
+    let schema = Schema { kind: Kind::Counters, ..Schema::default() };
+    let counters = session.namespace("counters", &schema).unwrap();
+    let mut count = 0;
+    while session.put(ns, &key(count), &[1; 1000]).is_ok() {
+        if count % 200 == 0 && session.add(counters, &key(count), 1).is_err() {
+            break; // The region is full.
+        }
+        count += 1;
+    }
+    for number in (0..count).filter(|number| number % 100 >= live) {
+        assert!(session.delete(ns, &key(number)).unwrap(), "record {number}");
+    }
+    session
+}
+
+/// Counters cannot be moved, and neither can the segments of an index. What is free between them
+/// serves cells of many chunks.
+#[test]
+fn cells_of_many_chunks_find_room_between_scattered_records_and_counters() {
+    for live in [10, 25, 50] {
+        let folder = TestFolder::new();
+        let region = create(&folder);
+        drop(fill_with_counters(&region, live));
+        let (session, ns) = open(&region);
+        for megabytes in [1, 2, 4, 8] {
+            // With its header it fills a cell of that size.
+            let value = vec![2; (megabytes << 20) - 200];
+            session.put(ns, b"large", &value).unwrap_or_else(|error| {
+                panic!("{megabytes} MiB, {live} % of the records are live: {error}")
+            });
+            assert!(session.delete(ns, b"large").unwrap());
+        }
+        drop((session, region));
+        clean(&folder.path);
+    }
+}

@@ -129,3 +129,41 @@ fn a_process_that_is_stopped_inside_a_view_holds_back_what_was_live() {
 fn a_process_that_is_stopped_inside_a_transaction_holds_back_what_was_live() {
     stop_inside("a_transaction_in_another_process");
 }
+
+/// Sixty sessions that renew their views, and one old view: more than a scan tells apart. The old
+/// one holds what was live when it began, and the others what was live lately.
+#[test]
+fn an_old_view_among_sixty_that_change_holds_back_only_what_was_live() {
+    const LIVE: u32 = 1000;
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let put = |number: u32, round: u8| session.put(ns, &key(number), &[round; 1000]);
+    for number in 0..LIVE {
+        put(number, 0).unwrap();
+    }
+    let old = region.session().unwrap();
+    let oldest = old.get(ns, &key(0)).unwrap().unwrap();
+    let renewing: Vec<Session> = (0..60).map(|_| region.session().unwrap()).collect();
+    let view_of = |reader: usize, number: u32| {
+        renewing[reader].get(ns, &key(number)).unwrap().expect("it stays")
+    };
+    let mut views: Vec<_> = (0..60).map(|reader| Some(view_of(reader, 1))).collect();
+    let mut next = 0;
+    for round in 1..100 {
+        for number in 0..LIVE {
+            if number % 20 == 0 {
+                views[next] = None;
+                views[next] = Some(view_of(next, number));
+                next = (next + 1) % views.len();
+            }
+            put(number, round).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+    }
+    assert_eq!(oldest.bytes(), [0; 1000]);
+    let taken = taken(&region);
+    assert!(taken < 8 << 20, "{taken} bytes are taken by {LIVE} records and what views hold");
+    drop((views, oldest));
+    drop((session, old, renewing, region));
+    clean(&folder.path);
+}
