@@ -173,6 +173,8 @@ impl Partition {
         let session = region.session()?;
         session.set_stall_hook(Some(stopped.hook()));
         session.bind_file(cluster_id)?;
+        // Before the host owns the partition as well: a new namespace of a copy is the owner's.
+        session.set_namespace_rules(&shared.config.namespaces)?;
         let earlier_lease = fence::end_lease(&session)?;
         Ok(Self {
             shared,

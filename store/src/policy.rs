@@ -9,6 +9,7 @@
 //! | replicated | refused | commits wait no longer | |
 
 use nearstate_memory::ReplicationPolicy;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::log::consumer::WhenFull;
@@ -136,15 +137,18 @@ impl Session {
         Ok(text.map_or_else(NamespaceRules::default, |text| NamespaceRules::of_text(&text)))
     }
 
-    /// Stores the rules by which new namespaces of an owner's region are replicated. In an ordinary
-    /// region they have no effect.
+    /// Stores the rules by which new namespaces of a partition's region are replicated, unless it has
+    /// them. In a region that follows another one, a new namespace that they replicate is the
+    /// owner's from then on. In an ordinary region they have no effect.
     ///
     /// # Errors
     /// `Stalled`: a stopped process creates a namespace; `Damaged`, `Forked`.
     pub fn set_namespace_rules(&self, rules: &NamespaceRules) -> Result<()> {
-        // A namespace that is logged needs the log at its first commit.
-        self.member.open_log()?;
-        self.member.set_namespace_rules(&rules.text())
+        let text = rules.text();
+        if self.member.namespace_rules()?.is_some_and(|present| present == text) {
+            return Ok(());
+        }
+        self.member.set_namespace_rules(&text)
     }
 
     /// From here on each new namespace of the region is logged before its first write if the rules
@@ -154,6 +158,8 @@ impl Session {
     /// # Errors
     /// As [`Session::set_namespace_rules`] and [`Session::stream`].
     pub fn begin_owner_namespaces(&self, rules: &NamespaceRules) -> Result<()> {
+        // A namespace that is logged needs the log at its first commit.
+        self.member.open_log()?;
         self.set_namespace_rules(rules)?;
         self.member.wait_for_creations()?;
         if self.following()?.is_some() {
@@ -162,6 +168,52 @@ impl Session {
         for (_, namespace) in self.followed_namespaces()? {
             self.log_namespace(namespace, WhenFull::Refuse, false)?;
             self.member.open_to_writers(namespace.index)?;
+        }
+        Ok(())
+    }
+
+    /// Of a copy that has begun to follow: each namespace that the rules of the region replicate
+    /// belongs to the owner from here on, also one whose creator began before. As
+    /// [`Session::follow_empty_namespaces`].
+    ///
+    /// # Errors
+    /// `Stalled`: a stopped process creates a namespace, or is in a commit; `Damaged`, `Forked`.
+    pub fn begin_followed_namespaces(&self) -> Result<()> {
+        self.member.wait_for_creations()?;
+        self.follow_empty_namespaces()
+    }
+
+    /// The local namespaces of a copy that the rules of the region replicate belong to the owner
+    /// from here on, unless their creator chose `local`. One with records keeps them, and stays
+    /// local: they are nowhere else.
+    ///
+    /// Complexity: linear in the number of namespaces.
+    ///
+    /// # Errors
+    /// `Stalled`: a stopped process is in a commit; `Damaged`, `Forked`.
+    pub fn follow_empty_namespaces(&self) -> Result<()> {
+        invariant!(self.member.is_follower(), "only a follower gives namespaces to the owner");
+        let rules = self.namespace_rules()?;
+        for (name, namespace) in self.namespaces()? {
+            let flags = self.member.namespace_flags(namespace.index)?;
+            let policy = rules.policy_for(&name);
+            if flags & (namespace_flags::LOGGED | namespace_flags::FOLLOWED) != 0
+                || policy == ReplicationPolicy::Local
+                || namespace.kind() == Kind::Counters
+                || self.is_kept_local(namespace)?
+                || !self.is_empty(namespace)?
+            {
+                continue;
+            }
+            self.member.set_namespace_flag(namespace.index, namespace_flags::FOLLOWED)?;
+            self.member.drain_writers(self.table(namespace)?)?;
+            if self.count(namespace)? == 0 {
+                self.member.set_commits_wait(namespace.index, policy, false)?;
+            } else {
+                self.member.update_namespace_flags(namespace.index, |word| {
+                    word & !namespace_flags::FOLLOWED
+                })?;
+            }
         }
         Ok(())
     }

@@ -334,7 +334,11 @@ impl FollowerConnection<'_> {
             follower.discard_all()?;
             if let Some(member) = self.membership {
                 self.session.bind(member.group.cluster_id)?;
+                self.session.begin_followed_namespaces()?;
             }
+        } else if self.membership.is_some() {
+            // Those that an earlier version of the node has left.
+            self.session.follow_empty_namespaces()?;
         }
         config.discards = false;
         let position = if joins { 0 } else { applied.position };

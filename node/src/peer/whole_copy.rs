@@ -16,16 +16,18 @@ pub(super) fn is_whole(
     Ok(following.state == FollowState::Full && session.is_bound(member.group.cluster_id)?)
 }
 
-/// Fails if a region that is in no group has records of its own ([`Session::check_may_join`]), or
-/// if a complete copy would be discarded for another log of the same view: the owner's region
+/// Fails if a region that is in no group has records of its own ([`Session::check_may_join`],
+/// [`Session::check_disposable`]), or if a complete copy would be discarded for another log of the same view: the owner's region
 /// was replaced or repaired, and may lack what the copy has.
 pub(super) fn check_origin(
     session: &Session,
     membership: Option<Membership<'_>>,
     source: LogIdentity,
 ) -> Result<()> {
-    if membership.is_none() {
-        session.check_may_join(source)?;
+    match membership {
+        None => session.check_may_join(source)?,
+        // A process may have written since the host was told to follow.
+        Some(member) => session.check_disposable(member.group.cluster_id)?,
     }
     let Some(following) = session.following()? else { return Ok(()) };
     let is_other = following.source.origin == source.origin && following.source != source;

@@ -21,8 +21,8 @@ const TRIES: u32 = 20;
 const WELCOME_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// Passes everything that a member sends. What its owner sends waits until the gate is opened.
-struct GatedLink {
-    address: SocketAddr,
+pub(crate) struct GatedLink {
+    pub(crate) address: SocketAddr,
     gate: Sender<()>,
 }
 
@@ -48,12 +48,16 @@ fn gated(listener: &TcpListener, owner: SocketAddr, opened: &Receiver<()>) {
 }
 
 impl GatedLink {
-    fn new(owner: &TestHost) -> Self {
+    pub(crate) fn new(owner: &TestHost) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, owner) = (listener.local_addr().unwrap(), owner.listener.addresses()[0]);
         let (gate, opened) = channel();
         std::thread::spawn(move || gated(&listener, owner, &opened));
         Self { address, gate }
+    }
+
+    pub(crate) fn open(&self) {
+        self.gate.send(()).unwrap();
     }
 }
 

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use nearstate_store::{
     CommitWait, Error, Metadata, Namespace, REPLICATION_WAIT_MAX, Receipt, ReceiptState,
-    ReceiptWait, ReceiptWaits, ReplicationPolicy, Schema, Session,
+    ReceiptWait, ReceiptWaits, ReplicationPolicy, Schema, Session, WhenFull,
 };
 
 use crate::fixture::SetOnDrop;
-use crate::follow::Host;
+use crate::follow::{Host, key};
 use crate::policies::own;
+use crate::takeover::{Three, applied, assert_equal, follow, ue};
 
 const SHORT: Duration = Duration::from_millis(2);
 /// Reached only by a failing test.
@@ -325,4 +326,40 @@ fn a_waiter_sleeps_and_does_not_poll() {
     assert!((1..=8).contains(&slept), "{slept} sleeps");
     drop(session);
     host.check();
+}
+
+/// What a follower deletes is in no log of its region. It must not wait for the last commit of the
+/// time as the owner, which no host has.
+#[test]
+fn a_copy_deletes_records_of_a_replicated_namespace_although_its_last_own_commit_is_lost() {
+    let three = Three::new();
+    let [old, heir] = [&three.owner, &three.ahead].map(|host| host.region.session().unwrap());
+    let seal = applied(&heir).position;
+    old.acknowledge_to(old.log_tail_position().unwrap()).unwrap();
+    for session in [&old, &heir] {
+        session.set_commit_wait(CommitWait::Never, Duration::ZERO);
+    }
+    old.set_replication_policy(ue(&old), ReplicationPolicy::Replicated).unwrap();
+    (0..1_200).for_each(|number| drop(old.put(ue(&old), &key(number + 1_000), b"v").unwrap()));
+    let lost = old.receipt();
+    old.set_commit_wait(CommitWait::ByNamespace, Duration::from_secs(60));
+    old.demote(Some(seal)).unwrap();
+    assert_eq!(old.receipt_state(lost).unwrap(), ReceiptState::Lost);
+    heir.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    heir.set_replication_policy(ue(&heir), ReplicationPolicy::Replicated).unwrap();
+    // It discards what it has, and gets what the next owner has.
+    follow(&heir, &old);
+    assert_equal(&heir, &old);
+    // Deletions alone, of one record and of some.
+    for keys in [&[500][..], &[501, 502]] {
+        heir.transact(|txn| {
+            keys.iter().try_for_each(|number| txn.delete(ue(&heir), &key(*number)).map(drop))
+        })
+        .unwrap();
+    }
+    follow(&heir, &old);
+    assert_equal(&heir, &old);
+    assert_eq!(old.receipt_state(lost).unwrap(), ReceiptState::Lost);
+    drop((old, heir));
+    three.check();
 }
