@@ -132,7 +132,7 @@ impl EtcdClient {
 
     /// Why the cluster is not created: endpoints that answer belong to different etcds.
     pub(super) async fn disagreement(&mut self) -> Option<String> {
-        let read = self.keys.read(1);
+        let read = self.keys.read(1, self.noted());
         let wait_max = self.call_max * COMPARED_WAIT_FACTOR;
         let replies = self.gateway.ask_all(("/v3/kv/txn", &read), wait_max).await;
         let of = |(endpoint, reply): &(String, serde_json::Value)| {
@@ -144,12 +144,17 @@ impl EtcdClient {
         Some(other_etcd((&other, &other_id), (&endpoint, &id)))
     }
 
+    /// The index of the last command that was applied here, or 0: no command has that.
+    fn noted(&self) -> u64 {
+        self.last.known().map_or(0, |last| last.index)
+    }
+
     /// Applies all commands that etcd has.
     pub(super) async fn catch_up(&mut self) -> io::Result<()> {
         loop {
             let applied = self.state.applied();
-            // The last command is read again.
-            let reply = self.transact(&self.keys.read(applied.max(1))).await?;
+            // The command that is noted is read again.
+            let reply = self.transact(&self.keys.read(applied + 1, self.noted())).await?;
             let stored = EtcdKeys::stored(&reply).map_err(io::Error::other)?;
             self.follow(cluster_id(&reply).unwrap_or_default(), &stored)?;
             if stored.created.is_some() && stored.settings.is_none() {
@@ -221,10 +226,18 @@ impl EtcdClient {
         if stored.head < highest || !is_created && !self.known.hosts.is_empty() {
             return Some(format!("the last one is {}, and {highest} was applied", stored.head));
         }
-        let mut commands = stored.commands.iter();
-        let other = commands.find(|command| known.is_some_and(|last| last.differs(command)));
-        if let Some(other) = other {
-            return Some(format!("command {} is another one", other.index));
+        // Before anything is applied: a host that has started reads from the first command on, and
+        // would act on others than those that it has applied before.
+        let in_snapshot = stored.snapshot.as_ref().map_or(0, |(index, _)| *index);
+        match (known, &stored.noted) {
+            (Some(last), Some(noted)) if last.differs(noted) => {
+                return Some(format!("command {} is another one", last.index));
+            }
+            // One that the snapshot contains may be deleted.
+            (Some(last), None) if last.index > in_snapshot => {
+                return Some(format!("command {} is missing", last.index));
+            }
+            (Some(_), _) | (None, _) => {}
         }
         let next = applied + 1;
         let mut expected = stored.commands.iter().filter(|command| command.index > applied);
@@ -232,8 +245,7 @@ impl EtcdClient {
             Some(first) => first.index == next,
             None => stored.head == applied,
         };
-        let is_in_snapshot = stored.snapshot.as_ref().is_some_and(|(index, _)| *index >= next);
-        (!is_next && !is_in_snapshot).then(|| format!("command {next} is missing"))
+        (!is_next && in_snapshot < next).then(|| format!("command {next} is missing"))
     }
 
     /// Applies what was read. True if that is all.
@@ -285,7 +297,7 @@ impl EtcdClient {
     /// Creates the cluster. False: it exists, and another call created it.
     pub(super) async fn create(&mut self, hosts: &BTreeSet<u64>, call: u64) -> io::Result<bool> {
         // A reply of another etcd than the known one is refused before anything is written there.
-        self.transact(&self.keys.read(1)).await?;
+        self.transact(&self.keys.read(1, self.noted())).await?;
         let reply = self.transact(&self.keys.create(hosts, self.decided.lines(), call)).await?;
         let created = EtcdKeys::has_created(&reply, call);
         self.catch_up().await?;

@@ -39,6 +39,8 @@ pub(super) struct StoredCommands {
     pub(super) snapshot_revision: u64,
     /// Commands from the index on that was asked for, in their order.
     pub(super) commands: Vec<StoredCommand>,
+    /// The command at the index that this host has noted, if etcd still keeps it.
+    pub(super) noted: Option<StoredCommand>,
     /// Why nothing is decided any more.
     pub(super) halted: Option<String>,
     /// The number of the term of etcd.
@@ -116,8 +118,9 @@ impl EtcdKeys {
         format!("{}log0", self.prefix)
     }
 
-    /// Reads everything from a command on, of which a part of the commands is returned.
-    pub(super) fn read(&self, from: u64) -> Value {
+    /// Reads everything from a command on, of which a part of the commands is returned, and the
+    /// command at the index that this host has noted.
+    pub(super) fn read(&self, from: u64, noted: u64) -> Value {
         let commands = json!({ "request_range": {
             "key": text(self.command(from).as_bytes()),
             "range_end": text(self.commands_end().as_bytes()),
@@ -126,7 +129,8 @@ impl EtcdKeys {
         let (created, head) = (get(&self.created()), get(&self.head()));
         let (settings, creation) = (get(&self.settings()), get(&self.creation()));
         let (snapshot, halted) = (get(&self.snapshot()), get(&self.halted()));
-        json!({ "success": [created, head, snapshot, commands, settings, creation, halted] })
+        let noted = get(&self.command(noted));
+        json!({ "success": [created, head, snapshot, commands, settings, creation, halted, noted] })
     }
 
     /// Creates the cluster, unless it exists.
@@ -280,17 +284,21 @@ impl EtcdKeys {
         if let Some(halted) = one(6) {
             stored.halted = Some(String::from_utf8_lossy(&bytes(halted, "value")?).into_owned());
         }
-        for command in values(3).and_then(Value::as_array).into_iter().flatten() {
-            let key = String::from_utf8(bytes(command, "key")?).unwrap_or_default();
-            let index = key.rsplit('/').next().unwrap_or_default();
-            let index = u64::from_str_radix(index, 16).map_err(|_| format!("the key {key:?}"))?;
-            stored.commands.push(StoredCommand {
-                index,
-                bytes: bytes(command, "value")?,
-                revision: number(command.get("mod_revision")),
-            });
-        }
+        let commands = values(3).and_then(Value::as_array).into_iter().flatten();
+        stored.commands = commands.map(StoredCommand::of).collect::<Result<_, _>>()?;
+        stored.noted = one(7).map(StoredCommand::of).transpose()?;
         Ok(stored)
+    }
+}
+
+impl StoredCommand {
+    /// The command in a key and its value.
+    fn of(command: &Value) -> Result<Self, String> {
+        let key = String::from_utf8(bytes(command, "key")?).unwrap_or_default();
+        let index = key.rsplit('/').next().unwrap_or_default();
+        let index = u64::from_str_radix(index, 16).map_err(|_| format!("the key {key:?}"))?;
+        let revision = number(command.get("mod_revision"));
+        Ok(Self { index, bytes: bytes(command, "value")?, revision })
     }
 }
 
@@ -338,6 +346,7 @@ mod tests {
             range(&[kv("nearstate/east/settings", br#"[["cluster.copies","3"]]"#)]),
             range(&[kv("nearstate/east/creation", &9_u64.to_le_bytes())]),
             range(&[kv("nearstate/east/halted", b"lost")]),
+            range(&[kv("nearstate/east/log/0000000000000004", b"no")]),
         ] });
         let stored = EtcdKeys::stored(&reply).unwrap();
         let wanted = StoredCommands {
@@ -346,6 +355,7 @@ mod tests {
             snapshot: Some((5, b"state".to_vec())),
             snapshot_revision: 7,
             commands: vec![StoredCommand { index: 6, bytes: b"go".to_vec(), revision: 7 }],
+            noted: Some(StoredCommand { index: 4, bytes: b"no".to_vec(), revision: 7 }),
             halted: Some("lost".to_owned()),
             term: 3,
             settings: Some(vec![("cluster.copies".to_owned(), "3".to_owned())]),
@@ -361,6 +371,7 @@ mod tests {
             (3, json!({ "key": "!", "value": "" })),
             (4, kv("nearstate/east/settings", b"[1]")),
             (5, kv("nearstate/east/creation", b"short")),
+            (7, kv("nearstate/east/log/last", b"no")),
         ] {
             let mut reply = reply.clone();
             reply["responses"][at] = range(&[bad]);

@@ -2,183 +2,14 @@
 //! memory. Losses of members and of hosts, and damage.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use base64::Engine as _;
-use nearstate_membership::{EtcdEndpoint, EtcdSettings};
+use nearstate_membership::EtcdSettings;
 use nearstate_node::{ClientTls, EngineEvent};
 
+use crate::etcd_process::{Etcd, code, hosts, propose_until, until_failed};
 use crate::failures::certificates;
-use crate::fixture::{
-    Cluster, Host, LONG, check_stops_at_later_command, earlier, free_address, settings, until,
-};
-
-/// Members of etcd.
-struct Etcd {
-    folder: tempfile::TempDir,
-    members: Vec<(SocketAddr, SocketAddr)>,
-    running: Vec<Option<Child>>,
-    /// Clients need certificates of the authority in the folder.
-    is_tls: bool,
-}
-
-impl Etcd {
-    fn start(count: usize) -> Self {
-        Self::start_with(count, false)
-    }
-
-    fn start_with(count: usize, is_tls: bool) -> Self {
-        let members: Vec<_> = (0..count).map(|_| (free_address(), free_address())).collect();
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let running = members.iter().map(|_| None).collect();
-        if is_tls {
-            let ips: Vec<_> = members.iter().map(|(clients, _)| clients.ip().to_string()).collect();
-            let mut names: Vec<_> = ips.iter().map(String::as_str).collect();
-            names.push("host");
-            certificates(folder.path(), &names);
-        }
-        let mut etcd = Self { folder, members, running, is_tls };
-        for number in 0..count {
-            etcd.run(number);
-        }
-        etcd
-    }
-
-    fn run(&mut self, number: usize) {
-        let (clients, peers) = self.members[number];
-        let all = self.members.iter().enumerate();
-        let all: Vec<_> = all.map(|(n, (_, peers))| format!("m{n}=http://{peers}")).collect();
-        let scheme = self.scheme();
-        let mut command = Command::new("etcd");
-        if self.is_tls {
-            let of = |end: &str| self.folder.path().join(format!("{}.{end}", clients.ip()));
-            command.arg("--client-cert-auth").arg("--cert-file").arg(of("pem"));
-            command.arg("--key-file").arg(of("key"));
-            command.arg("--trusted-ca-file").arg(self.folder.path().join("ca.pem"));
-        }
-        let child = command
-            .args(["--name", &format!("m{number}"), "--data-dir"])
-            .arg(self.folder.path().join(number.to_string()))
-            .args(["--listen-client-urls", &format!("{scheme}://{clients}")])
-            .args(["--advertise-client-urls", &format!("{scheme}://{clients}")])
-            .args(["--listen-peer-urls", &format!("http://{peers}")])
-            .args(["--initial-advertise-peer-urls", &format!("http://{peers}")])
-            .args(["--initial-cluster", &all.join(",")])
-            .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let child = child.expect("etcd is missing: `cargo xtask packages` installs etcd-server");
-        self.running[number] = Some(child);
-    }
-
-    fn kill(&mut self, number: usize) {
-        let mut child = self.running[number].take().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    const fn scheme(&self) -> &'static str {
-        if self.is_tls { "https" } else { "http" }
-    }
-
-    fn until_answers(&self) {
-        until("etcd answers", || {
-            TcpStream::connect(self.members[0].0).is_ok()
-                && self.range(&format!("{{\"key\":\"{}\"}}", code("x"))).contains("cluster_id")
-        });
-    }
-
-    /// Replaces the value of a key, as another program would.
-    fn put(&self, key: &str, value: &[u8]) {
-        let value = base64::engine::general_purpose::STANDARD.encode(value);
-        self.ask("put", &format!("{{\"key\":\"{}\",\"value\":\"{value}\"}}", code(key)));
-    }
-
-    /// What the JSON gateway replies to a read.
-    fn range(&self, body: &str) -> String {
-        self.ask("range", body)
-    }
-
-    fn ask(&self, path: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(self.members[0].0).unwrap();
-        write!(
-            stream,
-            "POST /v3/kv/{path} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).unwrap();
-        reply
-    }
-
-    /// The number of keys with a prefix.
-    fn count(&self, prefix: &str) -> u64 {
-        let (key, end) = (code(prefix), code(&format!("{prefix}~")));
-        let body = format!("{{\"key\":\"{key}\",\"range_end\":\"{end}\",\"count_only\":true}}");
-        let reply = self.range(&body);
-        // The gateway leaves out a number that is 0.
-        let count = reply.split("\"count\":\"").nth(1).unwrap_or("0\"");
-        count.split('"').next().unwrap().parse().unwrap()
-    }
-
-    /// Has etcd forgotten what was at a revision?
-    fn has_forgotten(&self, revision: u64) -> bool {
-        let key = code("nearstate/east/head");
-        let reply = self.range(&format!("{{\"key\":\"{key}\",\"revision\":\"{revision}\"}}"));
-        reply.contains("has been compacted")
-    }
-
-    fn settings(&self) -> EtcdSettings {
-        let endpoint = |(clients, _): &(SocketAddr, SocketAddr)| {
-            EtcdEndpoint::parse(&format!("{}://{clients}", self.scheme())).unwrap()
-        };
-        let tls = self.is_tls.then(|| {
-            let (certificate, key) =
-                (self.folder.path().join("host.pem"), self.folder.path().join("host.key"));
-            let authority = self.folder.path().join("ca.pem");
-            ClientTls::read(&authority, Some((&certificate, &key))).unwrap()
-        });
-        let endpoints = self.members.iter().map(endpoint).collect();
-        EtcdSettings { endpoints, tls, compacts: true }
-    }
-}
-
-fn code(text: &str) -> String {
-    base64::engine::general_purpose::STANDARD.encode(text)
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        for child in self.running.iter_mut().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Three hosts of a cluster in etcd.
-fn hosts(etcd: &Etcd) -> Cluster {
-    let mut cluster = Cluster::new(3);
-    for id in 1..=3 {
-        let host = Host::start_etcd(cluster.config(id), etcd.settings()).unwrap();
-        cluster.hosts.insert(id, host);
-    }
-    let voters: BTreeSet<u64> = (1..=3).collect();
-    // Etcd elects its leader meanwhile, and a call without an answer may have created it.
-    while let Err(error) = cluster.hosts[&1].engine.initialize(&voters) {
-        if error.to_string().contains("exists already") {
-            break;
-        }
-    }
-    cluster
-}
+use crate::fixture::{Cluster, Host, LONG, check_stops_at_later_command, earlier, settings};
 
 #[test]
 fn etcd_orders_the_commands_of_all_hosts_and_loses_none_with_a_member_or_a_host() {
@@ -242,19 +73,13 @@ fn etcd_orders_the_commands_of_all_hosts_and_loses_none_with_a_member_or_a_host(
     }
 }
 
-/// Proposes commands at host 1 until the list of commands has a length. Returns the last command.
-fn propose_until(cluster: &Cluster, first: u64, length: u64) -> u64 {
-    let mut command = first;
-    while cluster.propose(1, &command.to_string()) < length {
-        command += 1;
-    }
-    command
-}
-
 #[test]
 fn etcd_keeps_few_commands_and_a_host_that_was_away_gets_the_snapshot() {
     let etcd = Etcd::start(1);
     let mut cluster = hosts(&etcd);
+    // What it has noted is deleted meanwhile.
+    cluster.propose(1, "known");
+    cluster.hosts[&2].until_line("known");
     drop(cluster.hosts.remove(&2));
     let last = propose_until(&cluster, 0, 520);
     let text = cluster.hosts[&1].until_line(&last.to_string());
@@ -304,67 +129,6 @@ fn etcd_takes_commands_over_tls_from_hosts_with_a_certificate() {
         assert_eq!(host.told().0, "");
     }
     cluster.propose(1, "still");
-}
-
-/// Waits until the host has failed for this reason. Its event has the first reason: etcd may not
-/// have answered yet.
-fn until_failed(host: &Host, reason: &str) {
-    until(reason, || host.engine.status().failure.is_some_and(|failure| failure.contains(reason)));
-    host.until(|_, events| matches!(events.last(), Some(EngineEvent::Failed { .. })));
-}
-
-#[test]
-fn a_host_refuses_an_etcd_that_lost_its_commands() {
-    let mut etcd = Etcd::start(1);
-    let cluster = hosts(&etcd);
-    cluster.propose(1, "one");
-    cluster.propose(1, "two");
-    etcd.kill(0);
-    std::fs::remove_dir_all(etcd.folder.path().join("0")).unwrap();
-    etcd.run(0);
-    let host = &cluster.hosts[&2];
-    until_failed(host, "restored from an older copy");
-}
-
-/// What is left is no state on which a host may decide: others have acted on what is lost. A
-/// restarted host knows it as well, and so does one that had not learned the lost commands.
-#[test]
-fn no_host_decides_on_an_etcd_that_was_restored_from_a_backup() {
-    let mut etcd = Etcd::start(1);
-    let mut cluster = hosts(&etcd);
-    cluster.propose(1, "one");
-    for host in cluster.hosts.values() {
-        host.until_line("one");
-    }
-    // Away while the lost command is decided.
-    cluster.hosts.remove(&3);
-    let of = |name: &str| etcd.folder.path().join(name);
-    let (data, backup) = (of("0"), of("backup"));
-    let copy = |from: &std::path::Path, to: &std::path::Path| {
-        let copied = Command::new("cp").arg("-a").args([from, to]).status();
-        assert!(copied.unwrap().success());
-    };
-    etcd.kill(0);
-    copy(&data, &backup);
-    etcd.run(0);
-    cluster.propose(1, "two");
-    cluster.hosts[&2].until_line("two");
-    // Only the file of host 2 tells.
-    cluster.hosts.clear();
-    etcd.kill(0);
-    std::fs::remove_dir_all(&data).unwrap();
-    copy(&backup, &data);
-    etcd.run(0);
-    for id in [2, 3, 1] {
-        let host = Host::start_etcd(cluster.config(id), etcd.settings()).unwrap();
-        cluster.hosts.insert(id, host);
-        until_failed(&cluster.hosts[&id], "etcd has lost decisions");
-    }
-    assert_eq!(etcd.count("nearstate/east/halted"), 1);
-    let before = etcd.count("nearstate/east/log/");
-    let late = cluster.hosts[&3].engine.propose_and_wait(b"x".to_vec(), Duration::from_secs(1));
-    assert!(late.is_err());
-    assert_eq!(etcd.count("nearstate/east/log/"), before);
 }
 
 #[test]
