@@ -90,6 +90,7 @@ impl Shipment<'_> {
         }
         while !self.shared.is_over() {
             self.check_view()?;
+            pace.cpu = session.tell_source_cpu(pace.cpu)?;
             // A follower that declares tags is silent for long. One whose host is gone does not
             // acknowledge the beats: the kernel ends the connection.
             if self.gathers(session, &pace)? && self.gather(session, &pace)? {
@@ -389,6 +390,8 @@ impl Shipment<'_> {
 
 /// When a source looks, sends and sleeps.
 struct Pace {
+    /// The processor on which this thread runs, as waiters were told.
+    cpu: u64,
     looked: Option<Stopwatch>,
     /// When something was sent or received.
     active: Stopwatch,
@@ -427,6 +430,7 @@ impl Pace {
         let (told, sent, written, read, awaited) = (None, 0, 0, 0, 0);
         let (stamp, floor, answered) = (0, 0, 0);
         Self {
+            cpu: 0,
             looked: None,
             active: now,
             sent,
