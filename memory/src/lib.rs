@@ -68,7 +68,7 @@ pub use index::known_slot::{KnownSlot, WriteTarget};
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{HeapSpace, Inspection, MemberEntry};
 pub use layout::Corruption;
-pub use log::entry::{LogEntry, LoggedRecord, log_mark};
+pub use log::entry::{LogEntry, LoggedRecord, OldRecord, log_mark};
 pub use log::reader::{LogProgress, LogRead, LogReader, LogWaiter, PositionState};
 pub use member::advisory_lock::AdvisoryLock;
 pub use member::refusals::{FreeWatch, ReaderWaits};
