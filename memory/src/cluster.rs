@@ -38,9 +38,10 @@ use crate::crash::crash_point;
 use crate::follow::{demotion_seal, origin};
 use crate::layout::{
     CLUSTER_BOOT, CLUSTER_CHECK, CLUSTER_FILE, CLUSTER_ID, Corruption, DEMOTION_SEAL, EVICTING,
-    FENCED, LEASE_BOOT, LEASE_END, LOG_ORIGIN, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN,
-    seal, unseal,
+    FENCED, LEASE_BOOT, LEASE_END, LOG_ORIGIN, LOG_SOURCE_CPU, OWNER_ADDRESS,
+    OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal, unseal,
 };
+use crate::log::wait::source_cpu;
 use crate::member::Member;
 use crate::region::map::Map;
 
@@ -182,6 +183,7 @@ pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
     lease(map)?;
     map.clock_shift_ms()?;
     demotion_seal(map)?;
+    source_cpu(map)?;
     owner_address(map).map(drop)
 }
 
@@ -221,6 +223,10 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
     if demotion_seal(map).is_err() {
         store(map, DEMOTION_SEAL, 0)?;
         damaged.push("what a demotion knows of its log: its receipts are not decided");
+    }
+    if source_cpu(map).is_err() {
+        store(map, LOG_SOURCE_CPU, 0)?;
+        damaged.push("the processor of the source of the log: it tells it again");
     }
     if owner_address(map).is_err() {
         store(map, OWNER_ADDRESS, 0)?;

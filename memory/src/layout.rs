@@ -96,6 +96,8 @@ pub(crate) const EVICTING: u64 = CLUSTER_PAGE + 0x308;
 /// i mod 16. 0: not known.
 pub(crate) const LOG_BEGINS: u64 = CLUSTER_PAGE + 0x340;
 pub(crate) const LOG_BEGINS_MAX: u64 = 16;
+/// The processor on which a source of the log runs, + 1 (`log/wait.rs`). 0: not known.
+pub(crate) const LOG_SOURCE_CPU: u64 = CLUSTER_PAGE + 0x3c0;
 /// The last gaps: the first and the last position of entries that the consumer has lost.
 pub(crate) const LOG_GAPS: u64 = CLUSTER_PAGE + 0x400;
 pub(crate) const LOG_GAPS_MAX: u64 = 16;
@@ -109,7 +111,7 @@ pub(crate) const LOG_GAP_COUNT: u64 = CLUSTER_PAGE + 0x508;
 pub(crate) const LOG_DECLARATIONS: u64 = CLUSTER_PAGE + 0x510;
 /// The last position that the group has of the log that a demotion ends, + 1, sealed. 0: not known.
 pub(crate) const DEMOTION_SEAL: u64 = CLUSTER_PAGE + 0x518;
-/// The futex word of those that wait for an acknowledgement.
+/// The futex word of those that wait for an acknowledgement (`log/wake.rs`).
 pub(crate) const LOG_WAKE: u64 = CLUSTER_PAGE + 0x540;
 /// The incarnation of the log, sealed: how often its entries were lost as a whole. 0 stands for 0.
 pub(crate) const LOG_INCARNATION: u64 = CLUSTER_PAGE + 0x580;
@@ -175,6 +177,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | LOG_DECLARATIONS
             | DEMOTION_SEAL
             | LOG_WAKE
+            | LOG_SOURCE_CPU
             | CLUSTER_BOOT
             | CLUSTER_FILE
             | CLUSTER_CHECK
@@ -364,11 +367,12 @@ const _: () = assert!(LEASE_END + 8 == LEASE_BOOT, "an end has a boot");
 const _: () = assert!(LEASE_BOOT + 8 <= FENCED && FENCED + 8 <= LOG_UNITS);
 const _: () = assert!(LOG_UNITS + 8 <= LOG_WORDS && LOG_WORDS + 8 <= VIEW_SEEN);
 const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_BEGINS);
-const _: () = assert!(LOG_BEGINS + 8 * LOG_BEGINS_MAX <= LOG_GAPS, "an incarnation has a word");
+const _: () = assert!(LOG_BEGINS + 8 * LOG_BEGINS_MAX <= LOG_SOURCE_CPU, "one word for each");
+const _: () = assert!(LOG_SOURCE_CPU.is_multiple_of(LINE) && LOG_SOURCE_CPU + LINE <= LOG_GAPS);
 const _: () = assert!(LOG_GAPS + 16 * LOG_GAPS_MAX <= LOG_KEEPS, "a gap has two words");
 const _: () = assert!(LOG_KEEPS + 8 == LOG_GAP_COUNT && LOG_GAP_COUNT + 8 == LOG_DECLARATIONS);
 const _: () = assert!(LOG_DECLARATIONS + 8 == DEMOTION_SEAL && DEMOTION_SEAL + 8 <= LOG_WAKE);
-const _: () = assert!(LOG_WAKE + 8 <= LOG_INCARNATION);
+const _: () = assert!(LOG_WAKE.is_multiple_of(LINE) && LOG_WAKE + LINE <= LOG_INCARNATION);
 const _: () = assert!(LOG_INCARNATION + 8 == LOG_ORIGIN && LOG_ORIGIN + 8 <= FOLLOW_STATE);
 const _: () = assert!(FOLLOW_STATE + 8 == FOLLOW_ID && FOLLOW_ID + 16 == FOLLOW_INCARNATION);
 const _: () = assert!(FOLLOW_INCARNATION + 8 == FOLLOW_CHECK && FOLLOW_CHECK + 8 == FOLLOW_ORIGIN);

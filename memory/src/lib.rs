@@ -68,7 +68,7 @@ pub use index::known_slot::{KnownSlot, WriteTarget};
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{HeapSpace, Inspection, MemberEntry};
 pub use layout::Corruption;
-pub use log::entry::{LogEntry, LoggedRecord, log_mark};
+pub use log::entry::{LogEntry, LoggedRecord, OldRecord, log_mark};
 pub use log::reader::{LogProgress, LogRead, LogReader, LogWaiter, PositionState};
 pub use member::advisory_lock::AdvisoryLock;
 pub use member::refusals::{FreeWatch, ReaderWaits};
@@ -84,10 +84,11 @@ pub use region::catalog_use::{is_end_of_namespace, namespace_place, namespace_re
 pub use region::expiry_clock::CLOCK_SHIFT_MAX_MS;
 pub use region::file::{AttachOptions, CreateOptions, PageSize, PinMode, Region, RegionFiles};
 pub use region::index_table::IndexTable;
-pub use region::map::{CellWriter, prefetch};
+pub use region::map::CellWriter;
 pub use region::owner::{
     check_socket_path, check_socket_peer, create_user_directory, user_directory,
 };
+pub use region::prefetch::prefetch;
 pub use region::superblock::{Superblock, validate_superblock};
 pub use removal::RemovedRegion;
 pub use ring::{RingRead, RingReader, RingStart, RingWaiter, wait_any};

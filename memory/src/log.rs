@@ -7,7 +7,9 @@
 pub(crate) mod at_rest;
 mod declared;
 pub(crate) mod begins;
+pub(crate) mod wait;
 pub(crate) mod reader;
+pub(crate) mod wake;
 pub(crate) mod entry;
 pub(crate) mod words;
 

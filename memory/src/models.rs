@@ -10,6 +10,7 @@
 mod fence;
 mod idle;
 mod log;
+mod log_wake;
 mod member_slot;
 mod name_table;
 mod pin_interval;
@@ -590,7 +591,8 @@ fn every_mutant_makes_its_model_fail() {
     }
     let some = [MUTANTS, idle::MUTANTS, log::MUTANTS, member_slot::MUTANTS, name_table::MUTANTS];
     let more = [pipe::MUTANTS, removal::MUTANTS, usage::MUTANTS, fence::MUTANTS, watched::MUTANTS];
-    let survivors: Vec<_> = (some.into_iter().chain(more).flatten())
+    let waits = [log_wake::MUTANTS];
+    let survivors: Vec<_> = (some.into_iter().chain(more).chain(waits).flatten())
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))
         .collect();

@@ -15,9 +15,9 @@ use crate::follow::{FollowState, LogIdentity, following, identity, reached};
 use crate::layout::{Corruption, LOG_BEGINS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_WAKE};
 use crate::log::begins::begin_of;
 use crate::log::reader::{LogWaiter, PositionState, SLEEP_MAX, position_state};
+use crate::log::wake::{must_wake_sleepers, register_sleeper};
 use crate::member::Member;
 use crate::region::map::Map;
-use crate::ring::words::{must_wake_waiters, register_waiter};
 use crate::system::{futex_wait, futex_wake};
 use crate::takeover::takeover;
 
@@ -208,7 +208,7 @@ impl Member {
             self.check_usable()?;
             begin.get_or_insert_with(Instant::now);
             let word = self.map().word(LOG_WAKE)?;
-            let seen = register_waiter(word);
+            let seen = register_sleeper(word);
             futex_wait(word, seen, left.min(SLEEP_MAX))?;
         }
     }
@@ -226,7 +226,7 @@ impl Member {
         let begin = Instant::now();
         let word = self.map().word(LOG_WAKE)?;
         loop {
-            let seen = register_waiter(word);
+            let seen = register_sleeper(word);
             if let Some(known) = self.checked(is_applied(self.map(), place)?)? {
                 return Ok(known);
             }
@@ -245,7 +245,7 @@ impl Member {
     /// `Damaged`.
     pub fn wake_readers(&self) -> Result<()> {
         let word = self.map().word(LOG_WAKE)?;
-        if must_wake_waiters(word) {
+        if must_wake_sleepers(word) {
             futex_wake(word);
         }
         Ok(())

@@ -12,6 +12,7 @@ pub(crate) mod member_table;
 pub(crate) mod creation_lock;
 pub(crate) mod expiry_clock;
 pub(crate) mod map;
+pub(crate) mod prefetch;
 mod reopened_file;
 pub(crate) mod held_file;
 pub(crate) mod liveness;

@@ -383,6 +383,13 @@ pub(crate) fn futex_wake(word: &AtomicU64) {
     }
 }
 
+/// The processor on which this thread runs, if the kernel tells.
+pub(crate) fn present_cpu() -> Option<u64> {
+    // SAFETY: the call accesses no memory.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u64::try_from(cpu).ok()
+}
+
 /// Creates an event descriptor: readable from a write until it is read. Reads and writes never
 /// block, and `exec` closes it.
 ///

@@ -12,9 +12,9 @@ use crate::layout::{
     CATALOG_LOGGED_SINCE, Corruption, FOLLOW_SWITCH, LOG_FLOOR, LOG_GAP_UNKNOWN, LOG_REPLICATED,
     LOG_WAKE, TAKEOVER, catalog_at, entry_of,
 };
+use crate::log::wake::must_wake_sleepers;
 use crate::member::Member;
 use crate::region::map::Map;
-use crate::ring::words::must_wake_waiters;
 use crate::system::futex_wake;
 
 /// How a region became the successor of the one that it followed: the last position of the old log,
@@ -130,7 +130,7 @@ impl Member {
             self.record_gap(position + 1, tail)?;
         }
         let word = map.word(LOG_WAKE)?;
-        if must_wake_waiters(word) {
+        if must_wake_sleepers(word) {
             futex_wake(word);
         }
         self.check_not_truncated()?;
@@ -154,7 +154,7 @@ impl Member {
             }
         }
         let word = self.map().word(LOG_WAKE)?;
-        if must_wake_waiters(word) {
+        if must_wake_sleepers(word) {
             futex_wake(word);
         }
         self.check_not_truncated()?;

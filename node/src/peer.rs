@@ -12,6 +12,7 @@ pub(crate) mod applier;
 pub(crate) mod source;
 mod admission;
 mod shipper;
+mod ship_pace;
 pub(crate) mod served;
 mod ungreeted;
 mod declared;

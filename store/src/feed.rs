@@ -19,7 +19,9 @@ mod items;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord, ReplicationPolicy};
+use nearstate_memory::{
+    FollowPosition, LogIdentity, LoggedRecord, OldRecord, ReplicationPolicy,
+};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::feed::announce::{Announced, Delay};
@@ -496,7 +498,7 @@ impl Progress<'_> {
         for _ in 0..BUCKETS_AT_ONCE {
             let walked = session.walk_stored(namespace, buckets, 1, |view| {
                 let new = view.region_cell();
-                let (old, base_version, is_expiry) = (None, 0, false);
+                let (old, base_version, is_expiry) = (OldRecord::NONE, 0, false);
                 let record = LoggedRecord { namespace: number, base_version, is_expiry, old, new };
                 send_record(streamed(&record, Absence::All)?, sink)
             });

@@ -243,7 +243,7 @@ impl Member {
         let head = self.arena().held().head.load(Ordering::Relaxed);
         // A head with a flipped bit is found where the cell is retired.
         if let Ok(next) = cell::word(map, head, WORD_NEXT) {
-            map.prefetch_lines(next.load(Ordering::Relaxed), 1);
+            map.prefetch_to_write(next.load(Ordering::Relaxed), 1);
         }
     }
 
@@ -276,7 +276,7 @@ impl Member {
             self.trim_queue(&arena, class)?;
         }
         // The next call begins with it, and it was last used when it was replaced.
-        map.prefetch_lines(queue.head.load(Ordering::Relaxed), 1);
+        map.prefetch_to_write(queue.head.load(Ordering::Relaxed), 1);
         Ok(true)
     }
 }

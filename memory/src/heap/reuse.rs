@@ -82,11 +82,12 @@ impl Member {
         Some(head)
     }
 
-    /// Prefetches the lines of the cell that the next call will return. They were last used long
-    /// ago, and the work until then hides the misses.
+    /// Prefetches the lines of the cell that the next call will return, to be written. They were
+    /// last used long ago, perhaps by the source of the log on another processor, and the work
+    /// until then hides the misses.
     #[inline]
     fn prefetch_cell(&self, at: u64, bytes: u64) {
-        self.map().prefetch_lines(at, bytes.min(PREFETCH_BYTES).div_ceil(LINE));
+        self.map().prefetch_to_write(at, bytes.min(PREFETCH_BYTES).div_ceil(LINE));
     }
 
     /// Takes the head of the queue of a class, which becomes pending, if no reader can hold it.

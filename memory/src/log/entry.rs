@@ -46,10 +46,44 @@ pub struct LoggedRecord<'m> {
     pub base_version: u64,
     /// True if it was removed because it had expired.
     pub is_expiry: bool,
-    /// The version before, if the record existed.
-    pub old: Option<Cell<'m>>,
+    /// The version before.
+    pub old: OldRecord<'m>,
     /// The version after, if it exists.
     pub new: Option<Cell<'m>>,
+}
+
+/// The version of a record before a transaction. Its line is not looked at before it is opened:
+/// the writer has linked it since, so a reader on another processor waits for the line, and most
+/// changes do not need it.
+#[derive(Clone, Copy, Debug)]
+pub struct OldRecord<'m>(Option<(&'m Map, u64)>);
+
+impl<'m> OldRecord<'m> {
+    /// The record did not exist.
+    pub const NONE: Self = Self(None);
+
+    /// The version before, if the record existed.
+    ///
+    /// # Errors
+    /// `Corruption`: the entry names no record.
+    #[inline]
+    pub fn open(self) -> Result<Option<Cell<'m>>, Corruption> {
+        let Some((map, entry)) = self.0 else { return Ok(None) };
+        record_at(map, entry)
+    }
+}
+
+/// The record that an index entry names, if it names one.
+#[inline]
+fn record_at(map: &Map, entry: u64) -> Result<Option<Cell<'_>>, Corruption> {
+    if entry == 0 {
+        return Ok(None);
+    }
+    let cell = Cell::new(map, at_of(entry))?;
+    if cell.kind()? != CellKind::Record {
+        return Err(Corruption("an entry of the log names a cell that is no record"));
+    }
+    Ok(Some(cell))
 }
 
 impl<'m> LogEntry<'m> {
@@ -154,21 +188,13 @@ impl<'m> LogEntry<'m> {
 
     fn record(&self, line: TxnLine<'m>) -> Result<LoggedRecord<'m>, Corruption> {
         let mark = mark_of(line);
-        let cell_of = |entry: u64| {
-            let cell = (entry != 0).then(|| Cell::new(self.txn.map(), at_of(entry))).transpose()?;
-            match cell {
-                Some(cell) if cell.kind()? != CellKind::Record => {
-                    Err(Corruption("an entry of the log names a cell that is no record"))
-                }
-                cell => Ok(cell),
-            }
-        };
+        let old = line.get(LINE_OLD);
         Ok(LoggedRecord {
             namespace: mark as u32,
             base_version: line.get(LINE_BASE),
             is_expiry: mark & MARK_EXPIRY != 0,
-            old: cell_of(line.get(LINE_OLD))?,
-            new: cell_of(line.get(LINE_NEW))?,
+            old: OldRecord((old != 0).then_some((self.txn.map(), old))),
+            new: record_at(self.txn.map(), line.get(LINE_NEW))?,
         })
     }
 

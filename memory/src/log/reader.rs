@@ -15,12 +15,12 @@ use crate::layout::{
     LOG_REPLICATED, LOG_TAIL, LOG_WAKE,
 };
 use crate::log::entry::LogEntry;
+use crate::log::wake::{announce, must_wake_sleepers, register_sleeper};
 use crate::log::words::LogSlot;
 use crate::log::{budget, log_words};
 use crate::member::{Member, Pin};
 use crate::region::file::{Region, Shared};
 use crate::region::map::Map;
-use crate::ring::words::{may_have_waiters, must_wake_waiters, register_waiter};
 use crate::system::{futex_wait, futex_wake};
 
 /// A writer that needs longer than this between two steps of its commit is passed over. It is a
@@ -29,7 +29,7 @@ const WRITER_DELAY_MAX: Duration = Duration::from_micros(100);
 /// The longest single sleep of a waiter: a consumer that was killed after its acknowledgement wakes
 /// none.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// How long a waiter looks again and again before it sleeps: as long as two system calls.
+/// How long a reader looks again and again before it yields: as long as two system calls.
 const SPIN_MAX: Duration = Duration::from_micros(2);
 
 /// The part of what the log may hold that [`Region::hold_log`] keeps.
@@ -238,7 +238,7 @@ impl Member {
             map.word(LOG_FLOOR)?.fetch_max(self.unheld_floor(reader.next)?, Ordering::AcqRel);
         }
         let word = map.word(LOG_WAKE)?;
-        if must_wake_waiters(word) {
+        if must_wake_sleepers(word) {
             futex_wake(word);
         }
         self.check_not_truncated()
@@ -286,7 +286,7 @@ impl Member {
         map.word(LOG_REPLICATED)?.fetch_max(position, Ordering::AcqRel);
         crash_point!("log.acknowledged");
         let word = map.word(LOG_WAKE)?;
-        if must_wake_waiters(word) {
+        if must_wake_sleepers(word) {
             futex_wake(word);
         }
         self.check_not_truncated()
@@ -346,46 +346,6 @@ impl Member {
     #[inline]
     pub fn position_state(&self, position: u64) -> Result<PositionState> {
         self.checked(position_state(self.map(), position)?)
-    }
-
-    /// Waits until the consumer has acknowledged or lost a position, for at most `timeout`.
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`, `System`.
-    pub fn wait_for_position(&self, position: u64, timeout: Duration) -> Result<PositionState> {
-        let begin = Instant::now();
-        let word = self.map().word(LOG_WAKE)?;
-        if self.position_state(position)? == PositionState::Pending {
-            // Before it spins: a source sends at once what is waited for.
-            register_waiter(word);
-        }
-        while begin.elapsed() < SPIN_MAX {
-            match self.position_state(position)? {
-                PositionState::Pending => std::hint::spin_loop(),
-                known @ (PositionState::Acknowledged
-                | PositionState::Lost
-                | PositionState::Unknown) => return Ok(known),
-            }
-        }
-        loop {
-            self.check_usable()?;
-            let seen = register_waiter(word);
-            let state = self.position_state(position)?;
-            let left = timeout.saturating_sub(begin.elapsed());
-            if state != PositionState::Pending || left.is_zero() {
-                return Ok(state);
-            }
-            futex_wait(word, seen, left.min(SLEEP_MAX))?;
-        }
-    }
-
-    /// True if an acknowledgement may be waited for. It stays true behind a wait that was given up,
-    /// until the next acknowledgement. Relaxed: a source of the log looks again.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn is_acknowledgement_awaited(&self) -> Result<bool> {
-        self.checked(may_have_waiters(self.map().word(LOG_WAKE)?))
     }
 
     /// Waits for acknowledgements on another thread.
@@ -486,7 +446,7 @@ impl LogWaiter {
     pub fn wait(&self, known: LogProgress, is_over: impl Fn() -> bool) -> Result<()> {
         self.check_usable()?;
         let word = self.shared.map.word(LOG_WAKE)?;
-        let seen = register_waiter(word);
+        let seen = register_sleeper(word);
         if !is_over() && self.progress()? == known {
             futex_wait(word, seen, SLEEP_MAX)?;
         }
@@ -499,7 +459,7 @@ impl LogWaiter {
     /// # Errors
     /// `Damaged`.
     pub fn announce(&self) -> Result<()> {
-        register_waiter(self.shared.map.word(LOG_WAKE)?);
+        announce(self.shared.map.word(LOG_WAKE)?);
         Ok(())
     }
 
@@ -509,7 +469,7 @@ impl LogWaiter {
     /// `Damaged`.
     pub fn wake(&self) -> Result<()> {
         let word = self.shared.map.word(LOG_WAKE)?;
-        if must_wake_waiters(word) {
+        if must_wake_sleepers(word) {
             futex_wake(word);
         }
         Ok(())

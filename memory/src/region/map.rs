@@ -18,6 +18,7 @@ use crate::numa_policy::{self, NumaPolicy, PagesByNode};
 use crate::region::held_file::HeldFile;
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
+use crate::region::prefetch::{hint, hint_to_write};
 use crate::region::reopened_file::{RegionFile, ReopenSource};
 use crate::system;
 
@@ -344,6 +345,19 @@ impl Map {
     /// Prefetches lines that follow each other, from the line at an offset on.
     #[inline]
     pub(crate) fn prefetch_lines(&self, at: u64, lines: u64) {
+        self.for_lines(at, lines, hint);
+    }
+
+    /// As [`Map::prefetch_lines`], for lines that are written next: other processors, which may
+    /// have read them, give them up meanwhile.
+    #[inline]
+    pub(crate) fn prefetch_to_write(&self, at: u64, lines: u64) {
+        self.for_lines(at, lines, hint_to_write);
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a hint is one instruction")]
+    fn for_lines(&self, at: u64, lines: u64, hint: impl Fn(*const u8)) {
         const STEP: u64 = 4;
         let mut next = self.base.as_ptr().wrapping_add(at as usize);
         let mut left = lines;
@@ -535,24 +549,6 @@ impl<'m> CellWriter<'m> {
         // published one does not change.
         Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), self.bytes) })
     }
-}
-
-/// Prefetches the line in which a value begins. A hint: it reads nothing and changes nothing, and
-/// has no effect on processors without such an instruction.
-#[inline]
-pub fn prefetch<T>(value: &T) {
-    hint(std::ptr::from_ref(value).cast());
-}
-
-#[inline]
-fn hint(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint: whatever the address, it cannot fault.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }
 
 /// A mapping that is unmapped when it is dropped.

@@ -302,12 +302,6 @@ pub(crate) fn register_waiter(word: &AtomicU64) -> u32 {
     seen as u32
 }
 
-/// True if a waiter may sleep, or has looked at the word before it does: a hint, without the fence
-/// of A2.
-pub(crate) fn may_have_waiters(word: &AtomicU64) -> bool {
-    word.load(Ordering::Relaxed) & WAITING != 0
-}
-
 /// A2 and A3. True if a waiter may sleep and the caller has to wake it.
 pub(crate) fn must_wake_waiters(word: &AtomicU64) -> bool {
     if !mutant("wake-no-fence") {

@@ -40,11 +40,20 @@ pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// 10 Gb/s link.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// How long a source looks at its log again and again after an acknowledgement of everything that
-/// it has sent, before it sleeps between looks: as long as a process that was woken by it takes to
-/// commit again. It does not yield meanwhile: the kernel takes a slice from a thread that yields to
-/// another one, and runs it milliseconds later.
+/// How long a source spins after an acknowledgement of everything that it has sent, if processes
+/// wait for acknowledgements: as long as a process that was woken by it takes to commit again. It
+/// does not yield meanwhile: the kernel takes a slice from a thread that yields to another one, and
+/// runs it milliseconds later. Writers that wait for nothing have no source that spins: it would
+/// take the line of the log's tail from them at each commit.
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(30);
+
+/// How long a source spins for more behind the last entry that it has read: a writer that commits
+/// several times before it waits needs a tenth of it between two commits.
+pub(crate) const QUIET_MAX: Duration = Duration::from_micros(10);
+
+/// Between two looks at the tail of the log while a source spins: the line travels once for some
+/// commits. That a process waits it sees at once, by another line.
+pub(crate) const TAIL_INTERVAL: Duration = Duration::from_micros(4);
 
 /// The sleep between two looks of a source at its log: an eighth of the time since it has sent or
 /// received something, within these bounds. A writer makes no system call, so it wakes no source:

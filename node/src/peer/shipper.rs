@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_store::{FeedItem, FeedSink, FeedStep, LogFeed, OwnerLease, Session, now_ms_coarse};
@@ -15,11 +14,11 @@ use super::convert::{id_bytes, send_item};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{
-    BEAT_INTERVAL, CLOCK_LAG_MAX, FLIGHT_SLEEP_MIN, FLOOR_STEP, GATHER_BYTES_MAX, GATHER_MAX,
-    HELLO_MAX, LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX,
-    SPIN_MAX,
+    CLOCK_LAG_MAX, FLIGHT_SLEEP_MIN, FLOOR_STEP, GATHER_BYTES_MAX, HELLO_MAX, LOOK_INTERVAL,
+    LOOK_SLACK_NS, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX, QUIET_MAX, SPIN_MAX,
 };
 use super::served::{PeerShared, Served, lease_ns};
+use super::ship_pace::ShipPace;
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 
@@ -78,7 +77,7 @@ type Shipped<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 impl Shipment<'_> {
     /// Sends the log until the connection ends or the node stops.
     pub(super) fn ship(&mut self, session: &Session, feed: &mut LogFeed<'_>) -> Shipped<()> {
-        let mut pace = Pace::new(self.member.map(|member| member.group.lease / 4));
+        let mut pace = ShipPace::new(self.member.map(|member| member.group.lease / 4));
         // With the default of 50 us each sleep is longer than it may be. A kernel that refuses
         // delays the first commit after a pause, no more.
         let _ = set_current_timer_slack(LOOK_SLACK_NS);
@@ -90,20 +89,24 @@ impl Shipment<'_> {
         }
         while !self.shared.is_over() {
             self.check_view()?;
+            pace.cpu = session.tell_source_cpu(pace.cpu)?;
             // A follower that declares tags is silent for long. One whose host is gone does not
             // acknowledge the beats: the kernel ends the connection.
-            if self.gathers(session, &pace)? && self.gather(session, &pace)? {
+            if self.gathers(session, &mut pace)?
+                && (step == FeedStep::More || self.gather(session, &mut pace)?)
+            {
                 // More was committed. It leaves with what is gathered.
             } else if self.exchange(&mut pace)? {
                 // The acknowledgement ends the wait for it, and with it the mark of others that
                 // wait for what was committed meanwhile.
                 if session.is_replication_awaited()? {
                     pace.awaited = session.log_tail_position()?;
+                    pace.note_wait(true);
                 }
                 self.take_acknowledgements(session, feed, &mut pace)?;
                 // Behind the call that wakes what waits for the acknowledgement.
                 pace.active = Stopwatch::start();
-            } else if step != FeedStep::More && self.rest(session, &pace)? {
+            } else if step != FeedStep::More && self.rest(session, &mut pace)? {
                 continue;
             }
             if self.link.is_full() {
@@ -117,7 +120,7 @@ impl Shipment<'_> {
             let before = self.link.stream.unsent();
             let was_joining = feed.is_joining();
             step = feed.step(pace.looks(), self.link)?;
-            pace.read = feed.sent_position();
+            pace.note_read(feed.sent_position());
             self.served.sent.store(feed.sent_position(), Ordering::Relaxed);
             self.served.is_joining.store(feed.is_joining(), Ordering::Relaxed);
             if was_joining && !feed.is_joining() {
@@ -220,15 +223,17 @@ impl Shipment<'_> {
 
     /// Everything was sent, and nothing has arrived. Waits before the next look at the log; the
     /// longer that lasts, the longer. A message from the follower ends it: then this is true.
-    fn rest(&self, session: &Session, pace: &Pace) -> Shipped<bool> {
+    fn rest(&self, session: &Session, pace: &mut ShipPace) -> Shipped<bool> {
         let idle = pace.active.elapsed();
         if self.is_in_flight(pace) {
             let pause = (idle / 8).clamp(FLIGHT_SLEEP_MIN, LOOK_SLEEP_MAX);
             return Ok(self.link.stream.wait(pause)?);
         }
         // Nothing is outstanding, so only a load tells of something to do.
-        while pace.active.elapsed() < SPIN_MAX {
-            if session.log_tail_position()? > pace.read {
+        while pace.expects_wait() && pace.active.elapsed() < SPIN_MAX {
+            if (session.is_replication_awaited()? || pace.looks_at_tail())
+                && session.log_tail_position()? > pace.read
+            {
                 return Ok(false);
             }
             std::hint::spin_loop();
@@ -237,7 +242,7 @@ impl Shipment<'_> {
     }
 
     /// Sends what was written, and takes what has arrived. True if something has.
-    fn exchange(&mut self, pace: &mut Pace) -> io::Result<bool> {
+    fn exchange(&mut self, pace: &mut ShipPace) -> io::Result<bool> {
         if pace.gathering.take().is_some() {
             pace.active = Stopwatch::start();
         }
@@ -246,34 +251,38 @@ impl Shipment<'_> {
     }
 
     /// True if the follower has not acknowledged every entry that was sent.
-    fn is_in_flight(&self, pace: &Pace) -> bool {
+    fn is_in_flight(&self, pace: &ShipPace) -> bool {
         pace.sent > self.served.acknowledged.load(Ordering::Relaxed)
     }
 
     /// True while entries that were written may be joined by more before they are sent.
-    fn gathers(&self, session: &Session, pace: &Pace) -> Result<bool> {
-        let unsent = self.link.stream.unsent();
-        Ok(pace.gathers(unsent, self.is_in_flight(pace), session.is_replication_awaited()?))
+    fn gathers(&self, session: &Session, pace: &mut ShipPace) -> Result<bool> {
+        let is_awaited = session.is_replication_awaited()?;
+        pace.note_wait(is_awaited);
+        Ok(pace.gathers(self.link.stream.unsent(), self.is_in_flight(pace), is_awaited))
     }
 
     /// Waits while entries gather. True if more was committed; false if they are to be sent, or
     /// something has arrived.
-    fn gather(&self, session: &Session, pace: &Pace) -> Shipped<bool> {
+    fn gather(&self, session: &Session, pace: &mut ShipPace) -> Shipped<bool> {
         while self.gathers(session, pace)? {
+            let spins = pace.expects_wait() && pace.read_at.elapsed() < QUIET_MAX;
+            if spins && !pace.looks_at_tail() {
+                std::hint::spin_loop();
+                continue;
+            }
+            if !spins && self.link.stream.wait_for_input(LOOK_SLEEP_MIN)? {
+                break;
+            }
             if session.log_tail_position()? > pace.read {
                 return Ok(true);
-            }
-            if pace.active.elapsed() < SPIN_MAX {
-                std::hint::spin_loop();
-            } else if self.link.stream.wait_for_input(LOOK_SLEEP_MIN)? {
-                break;
             }
         }
         Ok(false)
     }
 
     /// Tells the follower how far the log is.
-    fn beat(&mut self, session: &Session, pace: &mut Pace, position: u64) -> Result<()> {
+    fn beat(&mut self, session: &Session, pace: &mut ShipPace, position: u64) -> Result<()> {
         pace.told = Some(position);
         pace.beat = Stopwatch::start();
         pace.owes_answer = false;
@@ -300,7 +309,7 @@ impl Shipment<'_> {
     }
 
     /// The clock of expiry, or 0 while what is to be sent delays the message.
-    fn told_clock_ms(&self, session: &Session, pace: &Pace) -> Result<u64> {
+    fn told_clock_ms(&self, session: &Session, pace: &ShipPace) -> Result<u64> {
         let lag = pace.read.saturating_sub(self.served.acknowledged.load(Ordering::Relaxed));
         let is_late = self.link.stream.unsent() > GATHER_BYTES_MAX || lag > CLOCK_LAG_MAX;
         if is_late { Ok(0) } else { session.now_ms() }
@@ -308,7 +317,7 @@ impl Shipment<'_> {
 
     /// What the follower has answered. The driver keeps the lease: what it does not count, or if it
     /// does not work, this owner does not hear.
-    fn counted_answer(&self, pace: &Pace) -> u64 {
+    fn counted_answer(&self, pace: &ShipPace) -> u64 {
         let Some(ServedMember { group, .. }) = self.member else { return pace.answered };
         pace.answered.min(group.counted(&self.served.name)).min(group.worked_at())
     }
@@ -322,7 +331,7 @@ impl Shipment<'_> {
         &mut self,
         session: &Session,
         feed: &mut LogFeed<'_>,
-        pace: &mut Pace,
+        pace: &mut ShipPace,
     ) -> Shipped<()> {
         let (mut position, mut stamp, mut refused) = (None, 0, None);
         loop {
@@ -341,7 +350,11 @@ impl Shipment<'_> {
             }
         }
         if let Some(position) = position {
+            let before = self.served.acknowledged.load(Ordering::Relaxed);
             self.take_acknowledged(session, feed, pace, (position, stamp))?;
+            if position > before {
+                pace.note_acknowledged();
+            }
         }
         refused.map_or(Ok(()), |text| Err(text.into()))
     }
@@ -350,7 +363,7 @@ impl Shipment<'_> {
         &mut self,
         session: &Session,
         feed: &mut LogFeed<'_>,
-        pace: &mut Pace,
+        pace: &mut ShipPace,
         (position, stamp): (u64, u64),
     ) -> Shipped<()> {
         if self.member.is_some() {
@@ -384,142 +397,5 @@ impl Shipment<'_> {
             });
         }
         Ok(())
-    }
-}
-
-/// When a source looks, sends and sleeps.
-struct Pace {
-    looked: Option<Stopwatch>,
-    /// When something was sent or received.
-    active: Stopwatch,
-    /// The position of the last entry that was sent, and of the last one that was written to be
-    /// sent.
-    sent: u64,
-    written: u64,
-    /// The log was read up to this position.
-    read: u64,
-    /// Processes may wait for entries up to this position, although none is marked as waiting.
-    awaited: u64,
-    /// When the first entry was written that was not sent yet.
-    gathering: Option<Stopwatch>,
-    /// [`GATHER_MAX`].
-    gather_max: Duration,
-    beat: Stopwatch,
-    /// The position of the last position message.
-    told: Option<u64>,
-    stamp: u64,
-    /// The floor of the last position message.
-    floor: u64,
-    /// The longest time between two position messages.
-    interval: Duration,
-    /// The highest stamp that was answered.
-    answered: u64,
-    /// The first answer on this connection was not told yet. Before it is, a member does not take
-    /// the owner for one that hears it: the rest of its lease may be short after a restart.
-    owes_answer: bool,
-}
-
-impl Pace {
-    /// `interval`: what a lease needs.
-    fn new(interval: Option<Duration>) -> Self {
-        let now = Stopwatch::start();
-        let interval = interval.map_or(BEAT_INTERVAL, |most| most.min(BEAT_INTERVAL));
-        let (told, sent, written, read, awaited) = (None, 0, 0, 0, 0);
-        let (stamp, floor, answered) = (0, 0, 0);
-        Self {
-            looked: None,
-            active: now,
-            sent,
-            written,
-            read,
-            awaited,
-            gathering: None,
-            gather_max: GATHER_MAX,
-            beat: now,
-            told,
-            stamp,
-            floor,
-            interval,
-            answered,
-            owes_answer: false,
-        }
-    }
-
-    /// True if the first of the entries that were not sent, of so many bytes, was written less than
-    /// [`GATHER_MAX`] ago, and no process waits for one of them. While others are in flight they
-    /// need not wait: what is committed until the acknowledgement leaves together anyway.
-    fn gathers(&self, unsent: usize, is_in_flight: bool, is_awaited: bool) -> bool {
-        let is_early = |since: Stopwatch| since.elapsed() < self.gather_max;
-        let is_free = !is_in_flight && !is_awaited && self.awaited <= self.sent;
-        is_free && unsent < GATHER_BYTES_MAX && self.gathering.is_some_and(is_early)
-    }
-
-    /// Something was written to be sent. The last entry is the one at `last`.
-    fn note_written(&mut self, last: u64) {
-        if last > self.written {
-            self.written = last;
-            self.gathering.get_or_insert_with(Stopwatch::start);
-        }
-    }
-
-    /// True if a position message is to be sent: some time has passed, or everything up to
-    /// `position` was sent and no message has said so, neither the last entry, at `last`, nor
-    /// another position message.
-    fn is_due(&self, position: u64, last: u64) -> bool {
-        self.beat.elapsed() >= self.interval
-            || self.told.is_none_or(|told| position > told.max(last))
-    }
-
-    /// True if it is time to look at the catalog.
-    fn looks(&mut self) -> bool {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_INTERVAL) {
-            return false;
-        }
-        self.looked = Some(Stopwatch::start());
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entries_gather_from_the_first_one_on_and_messages_without_entries_do_not() {
-        let mut pace = Pace::new(None);
-        pace.gather_max = Duration::from_hours(1);
-        pace.note_written(0);
-        assert!(!pace.gathers(81, false, false), "a position message");
-        pace.note_written(7);
-        assert!(pace.gathers(1, false, false) && !pace.gathers(GATHER_BYTES_MAX, false, false));
-        assert!(!pace.gathers(1, true, false), "entries are in flight");
-        assert!(!pace.gathers(1, false, true), "a process waits");
-        // One waited for entry 7 when entry 6 was acknowledged, and is marked again only later.
-        (pace.sent, pace.awaited) = (6, 7);
-        assert!(!pace.gathers(1, false, false));
-        (pace.sent, pace.awaited) = (6, 6);
-        assert!(pace.gathers(1, false, false));
-        let first = pace.gathering;
-        pace.note_written(8);
-        assert_eq!(format!("{:?}", pace.gathering), format!("{first:?}"), "the first one counts");
-        pace.gather_max = Duration::ZERO;
-        assert!(!pace.gathers(1, false, false));
-    }
-
-    #[test]
-    fn a_position_message_says_what_no_entry_says() {
-        let mut pace = Pace::new(Some(Duration::from_hours(1)));
-        pace.interval = Duration::from_hours(1);
-        // The first one begins the lease.
-        assert!(pace.is_due(7, 7));
-        pace.told = Some(7);
-        // The follower acknowledges the entry at 8 by itself.
-        assert!(!pace.is_due(7, 7) && !pace.is_due(8, 8));
-        // Position 9 has no entry, and may be waited for.
-        assert!(pace.is_due(9, 8));
-        pace.told = Some(9);
-        assert!(!pace.is_due(9, 8));
-        pace.interval = Duration::ZERO;
-        assert!(pace.is_due(9, 8));
     }
 }

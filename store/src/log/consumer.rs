@@ -266,6 +266,15 @@ impl Session {
         self.member.is_acknowledgement_awaited()
     }
 
+    /// The calling thread sends the log: processes that wait for what it sends spin only while it
+    /// runs on another processor. `told`: what the last call has returned, 0 for the first.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn tell_source_cpu(&self, told: u64) -> Result<u64> {
+        self.member.tell_source_cpu(told)
+    }
+
     /// The highest position of the log that was drawn.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nearstate_memory::{Cell, Corruption, LoggedRecord};
+use nearstate_memory::{Cell, Corruption, LoggedRecord, OldRecord};
 use nearstate_model::limits::BLOCKS_MAX;
 
 use crate::record::collection::is_divided;
@@ -89,10 +89,10 @@ pub(crate) fn versions<'a>(
     record: &LoggedRecord<'a>,
 ) -> Result<Option<StreamedVersions<'a>>, Corruption> {
     let whole = |cell: Option<Cell<'a>>| {
-        let new = LoggedRecord { new: cell, old: None, ..*record };
+        let new = LoggedRecord { new: cell, old: OldRecord::NONE, ..*record };
         cell.map(|_| streamed(&new, Absence::All)).transpose()
     };
-    let (before, after) = (whole(record.old)?, whole(record.new)?);
+    let (before, after) = (whole(record.old.open()?)?, whole(record.new)?);
     let Some(key) = after.as_ref().or(before.as_ref()).map(|record| record.key) else {
         return Ok(None);
     };
@@ -150,21 +150,24 @@ pub(crate) fn streamed<'a>(
     const NOTHING: Corruption = Corruption("an entry of the log changes nothing");
     let (namespace, base_version) = (record.namespace, record.base_version);
     let Some(new) = record.new else {
-        let old = record.old.ok_or(NOTHING)?;
+        let old = record.old.open()?.ok_or(NOTHING)?;
         let change = StreamedChange::Deleted { is_expiry: record.is_expiry };
         let (key, version) = (old.key()?, old.version());
         return Ok(StreamedRecord { namespace, key, version, base_version, change });
     };
-    let (new, old) = (Version::of(new)?, record.old.map(Version::of).transpose()?);
-    let old = match old {
-        Some(old) if old.form == new.form && !old.is_absent(absence)? => Some(old),
-        _ => None,
+    let new = Version::of(new)?;
+    // A whole value needs nothing of the version before.
+    let old = || -> Result<Option<Version<'a>>, Corruption> {
+        match record.old.open()?.map(Version::of).transpose()? {
+            Some(old) if old.form == new.form && !old.is_absent(absence)? => Ok(Some(old)),
+            _ => Ok(None),
+        }
     };
     let change = match new.form {
         Form::Value => StreamedChange::Put { value: new.value, meta: new.meta, is_set: false },
-        Form::Set | Form::Blocks if is_divided(new.value) => changed_elements(old, new)?,
+        Form::Set | Form::Blocks if is_divided(new.value) => changed_elements(old()?, new)?,
         Form::Set => StreamedChange::Put { value: new.value, meta: new.meta, is_set: true },
-        Form::Blocks => changed_blocks(old, new)?,
+        Form::Blocks => changed_blocks(old()?, new)?,
     };
     let (key, version) = (new.cell.key()?, new.cell.version());
     Ok(StreamedRecord { namespace, key, version, base_version, change })

@@ -120,9 +120,10 @@ impl Session {
         Ok(self.member.place_state(receipt.place())?.into())
     }
 
-    /// Waits until what a receipt stands for is not pending any more, for at most `timeout`. Spins
-    /// for 2 us, then sleeps. While one process sleeps, an acknowledgement costs its consumer a
-    /// system call.
+    /// Waits until what a receipt stands for is not pending any more, for at most `timeout`. Of the
+    /// processes that wait the first one spins while the log is sent by another processor, for
+    /// 200 us at most; then it sleeps, as the others do. While one sleeps, an acknowledgement costs
+    /// its consumer a system call.
     ///
     /// # Errors
     /// `Damaged`, `Forked`, `System`.

@@ -109,6 +109,41 @@ fn a_wait_is_announced_before_a_thread_sleeps_for_it_until_the_next_acknowledgem
     assert!(!session.is_replication_awaited().unwrap());
 }
 
+/// Two processes wait in turn: the first one spins while the source runs on another processor, which
+/// changes, and the second one sleeps.
+#[test]
+fn each_of_several_waits_ends_with_its_acknowledgement() {
+    const ROUNDS: u64 = 500;
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let ns = ue(&session);
+    session.stream(ns, WhenFull::Refuse).unwrap();
+    std::thread::scope(|scope| {
+        let (sender, committed) = mpsc::channel();
+        for waiter in 0..2 {
+            let (sender, session) = (sender.clone(), host.region.session().unwrap());
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let receipt = put(&session, ns, round * 2 + waiter);
+                    sender.send(receipt.position()).unwrap();
+                    let state = session.wait_replicated(receipt, LONG).unwrap();
+                    assert_eq!(state, ReceiptState::Replicated);
+                }
+            });
+        }
+        drop(sender);
+        let mut told = 0;
+        for position in committed {
+            told = session.tell_source_cpu(told).unwrap();
+            session.acknowledge_to(position).unwrap();
+        }
+        assert_ne!(told, 0, "the kernel tells the processor");
+    });
+    // A wait that begins with its acknowledgement leaves its mark to the next one.
+    acknowledge_all(&session);
+    assert!(!session.is_replication_awaited().unwrap());
+}
+
 #[test]
 fn the_host_that_takes_over_decides_the_receipts_of_the_old_log_and_no_other_host_does() {
     let three = Three::new();
