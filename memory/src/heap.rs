@@ -5,6 +5,7 @@ pub(crate) mod allocate;
 pub(crate) mod refusal;
 pub(crate) mod usage;
 pub(crate) mod release;
+pub(crate) mod ahead;
 pub(crate) mod span;
 pub(crate) mod refill;
 pub(crate) mod kept;
