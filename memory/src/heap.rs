@@ -6,6 +6,7 @@ pub(crate) mod refusal;
 pub(crate) mod usage;
 pub(crate) mod release;
 pub(crate) mod fixed;
+pub(crate) mod ahead;
 pub(crate) mod span;
 pub(crate) mod refill;
 pub(crate) mod kept;

@@ -147,3 +147,24 @@ fn a_chunk_whose_word_was_repaired_keeps_its_records() {
         assert!(has_key(&member, table, &key).unwrap(), "{key:?}");
     }
 }
+
+#[test]
+fn pages_ahead_of_writers_are_no_zeros_over_records() {
+    let _without = WithoutFallocate::begin();
+    let path = TestRegionPath::new("zeros-ahead");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"ahead", 1).unwrap();
+    fill(&member, table);
+    // A word with flipped bits says that each chunk is free, and has no pages.
+    for chunk in (0..chunks_used(member.map()).unwrap()).map(ChunkIndex) {
+        let word = member.map().word(chunk.word_at(member.map())).unwrap();
+        word.fetch_and(!0x8000_0000_ffff, Ordering::Relaxed);
+    }
+    assert!(member.commit_ahead(8, u64::MAX).unwrap() > 0);
+    assert!(keys().all(|key| has_key(&member, table, &key).unwrap()));
+    keys().for_each(|key| remove_key(&member, table, &key).unwrap());
+    fill(&member, table);
+    drop((member, region));
+    assert_clean(&path);
+}

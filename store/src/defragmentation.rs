@@ -68,6 +68,23 @@ impl Session {
         self.member.free_chunk_bytes()
     }
 
+    /// Gets pages from the host before writers need them, so that new records need no system call:
+    /// until `ahead` free chunks of 256 KiB have pages, 64 and a sixteenth of the region at most.
+    /// `most` chunks get pages in this call. Returns their number; 0 also if the host has no more.
+    ///
+    /// For a thread that has time, as the region grows: each call replaces what writers have used
+    /// since the last one. Pages are also mapped into this process, for its writers. Without a NUMA
+    /// policy of the region they are on the node of this thread. They stay free memory of the
+    /// region, which [`Session::release_free_memory`] gives back.
+    ///
+    /// Complexity: linear in the last 512 chunks; some 100 us for each chunk that gets pages.
+    ///
+    /// # Errors
+    /// `Forked`, `SessionStopped`, `Damaged`, `System`.
+    pub fn commit_ahead(&self, ahead: u64, most: u64) -> Result<u64> {
+        self.member.commit_ahead(ahead, most)
+    }
+
     /// Gives memory of free chunks back to the host (`fallocate(2)` with `FALLOC_FL_PUNCH_HOLE`),
     /// except `keep` bytes, and at most `most` chunks of 256 KiB. Returns the bytes. The region
     /// gets pages again when it needs them; if the host has none then, the error is `Full`.

@@ -299,8 +299,13 @@ impl Txn<'_> {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         let mut set = self.set.borrow_mut();
-        let hash = set.session.hash(key);
-        let index = set.entry(namespace.index, hash, key)?;
+        let index = match set.last_entry_of(namespace.index, key) {
+            Some(index) => index,
+            None => {
+                let hash = set.session.hash(key);
+                set.entry(namespace.index, hash, key)?
+            }
+        };
         set.put_with_metadata(index, value, metadata)
     }
 
@@ -548,8 +553,9 @@ impl Txn<'_> {
             if !set.buffers.plan.events.all.is_empty() {
                 session.own_changes.add(&set.buffers);
             }
-            for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
-                each(set.buffers.bytes(entry.key), entry.after);
+            let entries = set.buffers.entries.iter().take(written).enumerate();
+            for (index, entry) in entries.filter(|(_, entry)| !entry.write.is_none()) {
+                each(set.buffers.bytes(entry.key), set.buffers.version_after(index));
             }
         }
         let is_logged = session.last_position.get() != before;

@@ -81,6 +81,8 @@ const META: u64 = 1 << 31;
 pub const FLAGS_FORM: u8 = 0b110;
 const FORM_SHIFT: u32 = 29;
 const CHILDREN: u64 = 0x1fff;
+/// What the word of the key has besides its length, in the header: the flags and the child count.
+const NOT_KEY_BYTES: u64 = 0xffff_0000;
 
 /// Fields of the first word: `checksum:32 | namespace:16 | flags:4 | kind:4 | class:8`.
 const KIND_SHIFT: u32 = 8;
@@ -169,10 +171,15 @@ impl<'m> Cell<'m> {
         if cell.hash_low() != hash as u32 {
             return None;
         }
-        let (children, key_bytes) = (8 * cell.children() as u32, cell.key_bytes() as u32);
-        let rest = (cell.body_bytes() as u32).checked_sub(children + key_bytes)?;
-        let skip = CELL_HEADER_BYTES as u32 + children;
-        Some((cell, map.pair(units, [skip, key_bytes, rest]).ok()?))
+        let (skip, bytes) = if cell.key & NOT_KEY_BYTES == 0 {
+            // The usual record owns no cells, and has no metadata and no form.
+            (CELL_HEADER_BYTES, cell.body_bytes())
+        } else {
+            let children = 8 * cell.children();
+            (CELL_HEADER_BYTES + children, cell.body_bytes().checked_sub(children)?)
+        };
+        let bytes = map.bytes_in(units, skip as u32, bytes as u32).ok()?;
+        Some((cell, bytes.split_at_checked(cell.key_bytes() as usize)?))
     }
 
     #[inline]

@@ -23,7 +23,7 @@ const BUMP_CELLS_MIN: u64 = 8;
 
 /// Chunk words that a search reads before it takes fresh memory: 64 lines. A search of the whole
 /// table follows only when there is no fresh memory.
-const SEARCH_WINDOW: u64 = 512;
+pub(crate) const SEARCH_WINDOW: u64 = 512;
 
 /// Refills for which a search of all chunks that was in vain is not repeated: it costs as much as
 /// some writes. Others may have freed memory meanwhile.

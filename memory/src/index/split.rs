@@ -41,6 +41,44 @@ const GROWTH_PAUSE: u32 = 256;
 /// The most buckets that one insert adds when its own bucket is crowded.
 const SPLITS_MAX: u32 = 2;
 
+/// The bucket that is split when an index has so many, the new bucket, and the depth of the former
+/// before.
+const fn split_of(buckets: u64) -> (u64, u64, u32) {
+    let level = buckets.ilog2();
+    (buckets - (1 << level), buckets, level)
+}
+
+/// Entries of a bucket that move to another one: few, unless splitting has not kept up.
+#[derive(Debug, Default)]
+struct MovingEntries {
+    few: [u64; MOVING_FEW],
+    count: usize,
+    /// All of them, if they are more.
+    many: Vec<u64>,
+}
+
+/// As many entries as the line of a bucket and two overflow lines have.
+const MOVING_FEW: usize = 16;
+
+impl MovingEntries {
+    fn push(&mut self, entry: u64) {
+        match self.few.get_mut(self.count) {
+            Some(place) => *place = entry,
+            None => {
+                if self.many.is_empty() {
+                    self.many.extend_from_slice(&self.few);
+                }
+                self.many.push(entry);
+            }
+        }
+        self.count += 1;
+    }
+
+    fn as_slice(&self) -> &[u64] {
+        self.few.get(..self.count).unwrap_or(&self.many)
+    }
+}
+
 impl Member {
     /// Grows the index after an insert that found `crowd` entries in its bucket. Without room to
     /// grow, chains get longer instead: that is slower, and not an error.
@@ -91,20 +129,15 @@ impl Member {
     fn split_under_lock(&self, table: &IndexTable) -> Result<()> {
         invariant!(self.has_lock(LockSlot::Split), "an index grows without its split lock");
         let n = table.refresh(self.map())?;
-        let level = n.ilog2();
-        let (p, q) = (n - (1 << level), n);
+        let (p, q, level) = split_of(n);
         invariant!(p < q, "bucket {p} is split into {q}");
         if segment_of(q) >= SEGMENTS || level >= 32 {
             return Ok(()); // Four thousand million buckets: chains grow from here on.
         }
         self.commit_bucket(table, q)?;
         let p_at = table.bucket_at(self.map(), p)?;
-        // The headers of the records show which entries move. All of them are prefetched.
-        for entry in self.map().words::<WORDS>(p_at)?.iter().skip(1).map(load) {
-            if entry != 0 {
-                self.map().prefetch(at_of(entry));
-            }
-        }
+        // Cached if this member has made the last split.
+        self.prefetch_headers(p_at)?;
         // A process that is stopped while it writes to p must not stop inserts into other buckets.
         let Some(payload) = self.try_acquire(p_at, LockSlot::Bucket)? else { return Ok(()) };
         let done = self.split_locked(table, p_at, payload, level, q);
@@ -114,7 +147,31 @@ impl Member {
         if done.is_err() && self.arena().get(undo::OP) == op::NONE {
             self.free_pending()?;
         }
-        done
+        done?;
+        self.prefetch_next_splits(table, q + 1)
+    }
+
+    /// Prefetches the headers of the records of a bucket's line, which show which entries move when
+    /// it is split.
+    fn prefetch_headers(&self, at: u64) -> Result<(), Corruption> {
+        for entry in self.map().words::<WORDS>(at)?.iter().skip(1).map(load) {
+            if entry != 0 {
+                self.map().prefetch(at_of(entry));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a split to `n` buckets, which some inserts separate from the next one: prefetches what
+    /// the next split reads, and the line with which that one will do the same.
+    fn prefetch_next_splits(&self, table: &IndexTable, n: u64) -> Result<()> {
+        let (p, q, _) = split_of(n);
+        let map = self.map();
+        self.prefetch_headers(table.bucket_at(map, p)?)?;
+        map.prefetch(table.bucket_at(map, split_of(n + 1).0)?);
+        // A bucket of a segment that does not exist has no line yet.
+        map.prefetch(LINE.wrapping_mul(table.known_line(q)));
+        Ok(())
     }
 
     /// Makes sure that the line of bucket `q` has pages.
@@ -167,7 +224,7 @@ impl Member {
         }
         let map = self.map();
         let arena = self.arena();
-        let mut moving = Vec::new();
+        let mut moving = MovingEntries::default();
         walk_chain(map, p_at, |_, entry| {
             if entry != 0 && is_moving(map, entry, level)? {
                 moving.push(entry);
@@ -176,7 +233,9 @@ impl Member {
         })?;
         let q_at = table.bucket_at(map, q)?;
         self.name_lock(q_at, LockSlot::NewBucket);
-        if let Err(error) = self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), &moving) {
+        if let Err(error) =
+            self.fill_bucket(q_at, control(level + 1, stamp_of(payload)), moving.as_slice())
+        {
             // The new bucket is locked last, so it is not locked yet.
             self.unname_lock(LockSlot::NewBucket);
             return Err(error);
@@ -421,4 +480,28 @@ fn retire_lines(arena: &Arena<'_>, first: u64) -> Result<(), Corruption> {
         arena.retire(at)?;
     }
     Err(Corruption("a bucket's chain has no end"))
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_move_are_kept_in_their_order_however_many_they_are() {
+        let mut moving = MovingEntries::default();
+        for count in 1..=3 * MOVING_FEW as u64 {
+            moving.push(count);
+            assert!(moving.as_slice().iter().copied().eq(1..=count), "{count} entries");
+            assert_eq!(moving.many.is_empty(), count <= MOVING_FEW as u64, "{count} entries");
+        }
+    }
+
+    #[test]
+    fn each_split_makes_one_bucket_of_the_first_that_was_not_split_at_its_depth() {
+        for (buckets, expected) in [(4, (0, 4, 2)), (5, (1, 5, 2)), (7, (3, 7, 2)), (8, (0, 8, 3))]
+        {
+            assert_eq!(split_of(buckets), expected);
+        }
+    }
 }

@@ -286,28 +286,22 @@ impl Map {
         Ok(unsafe { std::slice::from_raw_parts(address.as_ptr(), bytes as usize) })
     }
 
-    /// Two slices of a published cell that begins at a line: `first` bytes from `skip` on, and the
-    /// `second` bytes behind them. As [`Map::bytes`], with one comparison more than that of
-    /// [`Map::line`], which the caller has made before.
+    /// So many bytes of a published cell that begins at a line, from `skip` on. As [`Map::bytes`],
+    /// with one comparison more than that of [`Map::line`], which the caller has made before.
     #[inline]
-    pub(crate) fn pair(
-        &self,
-        units: u64,
-        [skip, first, second]: [u32; 3],
-    ) -> Result<(&[u8], &[u8]), Corruption> {
+    pub(crate) fn bytes_in(&self, units: u64, skip: u32, bytes: u32) -> Result<&[u8], Corruption> {
         if units >= self.lines {
             return Err(OUTSIDE);
         }
-        // The line lies inside the mapping, so its offset plus three 32-bit numbers does not wrap.
-        let (at, bytes) = (units * LINE + u64::from(skip), u64::from(first) + u64::from(second));
-        if at + bytes > self.bytes {
+        // The line lies inside the mapping, so its offset plus two 32-bit numbers does not wrap.
+        let at = units * LINE + u64::from(skip);
+        if at + u64::from(bytes) > self.bytes {
             return Err(OUTSIDE);
         }
         // SAFETY: inside the mapping.
         let address = unsafe { self.base.add(at as usize) };
         // SAFETY: as in `bytes`.
-        let both = unsafe { std::slice::from_raw_parts(address.as_ptr(), bytes as usize) };
-        both.split_at_checked(first as usize).ok_or(OUTSIDE)
+        Ok(unsafe { std::slice::from_raw_parts(address.as_ptr(), bytes as usize) })
     }
 
     /// Fills bytes of a cell that no other member can reach.

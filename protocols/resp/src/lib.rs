@@ -12,6 +12,7 @@ mod protocol;
 mod keyspace_notifier;
 mod delayed_events;
 mod memory_upkeep;
+mod pages_ahead;
 mod expiry_upkeep;
 mod allocator_upkeep;
 mod connection;

@@ -7,6 +7,7 @@ use crate::core_context::CoreContext;
 use crate::expiry_upkeep;
 use crate::keyspace_notifier;
 use crate::memory_upkeep;
+use crate::pages_ahead;
 use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::RespServer;
 use crate::table::TABLE;
@@ -101,6 +102,12 @@ impl CoreService for RespCoreService {
                 self.0.core.clock().clone(),
             );
             spawn(TaskClass::Background, "memory", keep_memory_usable);
+            let get_pages = pages_ahead::run(
+                Arc::clone(&self.0.server),
+                Rc::clone(self.0.core.session()),
+                self.0.core.clock().clone(),
+            );
+            spawn(TaskClass::Background, "pages", get_pages);
             let collect_expired = expiry_upkeep::run(Rc::clone(self.0.core.session()));
             spawn(TaskClass::Background, "expiry", collect_expired);
             let release = allocator_upkeep::run(Arc::clone(&self.0.server));

@@ -5,7 +5,7 @@ use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::BTreeMap;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{CommitPlan, ReadToken};
+use nearstate_memory::{CellChange, CommitPlan, ReadToken};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{
     APPLIED_RECORDS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX,
@@ -105,6 +105,15 @@ impl BufferSpan {
         self.from == self.to
     }
 
+    /// Both as one, if the next one begins where this one ends, or is empty.
+    #[inline]
+    pub(crate) const fn join(self, next: Self) -> Option<Self> {
+        if next.is_empty() {
+            return Some(self);
+        }
+        if self.to == next.from { Some(Self { from: self.from, to: next.to }) } else { None }
+    }
+
     #[inline]
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         let range = self.from as usize..self.to as usize;
@@ -168,8 +177,6 @@ pub(crate) struct TxnEntry {
     pub(crate) meta: Option<BufferSpan>,
     /// Flags of the namespace under which the indexes and announcements were prepared.
     pub(crate) flags: u64,
-    /// Version after the commit.
-    pub(crate) after: Option<u64>,
     /// Its version after the commit, if another host has given it; else 0.
     pub(crate) imposed: u64,
     /// It is deleted because it has expired.
@@ -193,7 +200,6 @@ impl TxnEntry {
             form: Form::Value,
             meta: None,
             flags: 0,
-            after: None,
             imposed: 0,
             is_expiry: false,
             had_expired: false,
@@ -214,6 +220,9 @@ pub(crate) struct Buffers {
     pub(crate) copies: Copies,
     pub(crate) plan: CommitPlan,
     pub(crate) entry_indices: BTreeMap<(u32, u64), u32>,
+    /// After the commit of a transaction of one record, which has no plan: its version; 0 if it was
+    /// removed.
+    pub(crate) only_version: u64,
     /// What the writes of its entries name.
     pub(crate) composed: ComposedWrites,
     /// All flags that the entries have.
@@ -240,8 +249,10 @@ pub(crate) struct Buffers {
 /// The patches and the changes of divided collections that a transaction makes.
 #[derive(Debug, Default)]
 pub(crate) struct ComposedWrites {
-    /// The changed blocks of each patch.
+    /// The changed blocks of each patch. Those behind the used ones are kept for the patches of
+    /// later transactions.
     patches: Vec<Vec<BlockWrite>>,
+    patches_used: usize,
     /// The changes of each divided collection; `None` while one is being changed.
     elements: Vec<Option<ElementsWrite>>,
 }
@@ -249,18 +260,51 @@ pub(crate) struct ComposedWrites {
 impl ComposedWrites {
     /// The changed blocks of a patch.
     pub(crate) fn patch(&self, index: WriteIndex) -> &[BlockWrite] {
+        debug_assert!((index.0 as usize) < self.patches_used, "a patch of this transaction");
         guaranteed(self.patches.get(index.0 as usize).map(Vec::as_slice), NO_WRITE)
+    }
+
+    fn patch_mut(&mut self, index: WriteIndex) -> &mut Vec<BlockWrite> {
+        debug_assert!((index.0 as usize) < self.patches_used, "a patch of this transaction");
+        guaranteed(self.patches.get_mut(index.0 as usize), NO_WRITE)
     }
 
     /// Adds a patch without changes.
     pub(crate) fn add_patch(&mut self) -> WriteIndex {
-        self.add_patch_of(Vec::new())
+        if self.patches_used == self.patches.len() {
+            self.patches.push(Vec::new());
+        }
+        self.patches_used += 1;
+        let index = last_of(self.patches_used);
+        debug_assert!(self.patch(index).is_empty(), "a new patch has no changes");
+        index
     }
 
     /// Adds a patch with these changes.
     pub(crate) fn add_patch_of(&mut self, changes: Vec<BlockWrite>) -> WriteIndex {
-        self.patches.push(changes);
-        last_of(self.patches.len())
+        let index = self.add_patch();
+        *self.patch_mut(index) = changes;
+        index
+    }
+
+    /// Removes all writes. The memory of some small patches is kept.
+    #[inline]
+    fn clear(&mut self) {
+        if self.patches_used != 0 {
+            self.clear_patches();
+        }
+        self.elements.clear();
+    }
+
+    fn clear_patches(&mut self) {
+        self.patches.truncate(PATCHES_KEPT);
+        for changes in self.patches.iter_mut().take(self.patches_used) {
+            changes.clear();
+            if changes.capacity() > CHANGES_KEPT {
+                *changes = Vec::new();
+            }
+        }
+        self.patches_used = 0;
     }
 
     /// The changes of a divided collection.
@@ -296,6 +340,11 @@ impl ComposedWrites {
     }
 }
 
+/// Patches whose memory a session keeps between transactions, and the most changes of one that is
+/// kept: 20 KiB in all.
+const PATCHES_KEPT: usize = 64;
+const CHANGES_KEPT: usize = 16;
+
 /// Bytes that a session keeps between transactions; more is freed.
 const KEPT_MAX: usize = 1 << 20;
 
@@ -308,10 +357,28 @@ impl Buffers {
         self.plan.events.all.is_empty() && self.entries.first().is_none_or(is_direct)
     }
 
+    /// After the commit: the version of an entry that was written; `None` if it was removed.
+    #[inline]
+    pub(crate) fn version_after(&self, index: usize) -> Option<u64> {
+        match self.plan.accesses.get(index) {
+            Some(access) => {
+                debug_assert!(
+                    access.version_after.is_some()
+                        == matches!(access.change, CellChange::Publish(_)),
+                    "a record has a version after the commit if and only if it was published"
+                );
+                access.version_after
+            }
+            None => {
+                debug_assert!(index == 0 && self.entries.len() == 1, "entry {index} has a version");
+                (self.only_version != 0).then_some(self.only_version)
+            }
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
-        self.composed.patches.clear();
-        self.composed.elements.clear();
+        self.composed.clear();
         self.bytes.clear();
         if self.bytes.capacity() > KEPT_MAX {
             self.bytes.shrink_to(KEPT_MAX);
@@ -346,7 +413,7 @@ impl Buffers {
         let is_it = |(known, _): &BlockWrite| self.bytes(*known) == name;
         let known = self.composed.patch(index).iter().position(is_it);
         let name = if known.is_none() { self.keep(name)? } else { BufferSpan::default() };
-        let changes = guaranteed(self.composed.patches.get_mut(index.0 as usize), NO_WRITE);
+        let changes = self.composed.patch_mut(index);
         match known.and_then(|known| changes.get_mut(known)) {
             Some((_, known)) => *known = value,
             None => changes.push((name, value)),
@@ -369,18 +436,8 @@ impl Buffers {
     /// The bytes of three spans, if each begins where the previous one ends. The last two do not
     /// count if they are empty.
     #[inline]
-    pub(crate) fn joined(&self, [first, rest @ ..]: [BufferSpan; 3]) -> Option<&[u8]> {
-        let mut all = first;
-        for span in rest {
-            if span.is_empty() {
-                continue;
-            }
-            if all.to != span.from {
-                return None;
-            }
-            all.to = span.to;
-        }
-        Some(self.bytes(all))
+    pub(crate) fn joined(&self, [one, two, three]: [BufferSpan; 3]) -> Option<&[u8]> {
+        Some(self.bytes(one.join(two)?.join(three)?))
     }
 
     #[inline]
@@ -560,6 +617,14 @@ impl Write {
 
     pub(crate) const fn is_none(&self) -> bool {
         matches!(self, Self::None)
+    }
+}
+
+#[cfg(test)]
+impl ComposedWrites {
+    /// How many patches, and how many changes of them, the kept memory has room for.
+    fn kept(&self) -> (usize, usize) {
+        (self.patches.len(), self.patches.iter().map(Vec::capacity).sum())
     }
 }
 

@@ -16,6 +16,7 @@ use crate::session::{Namespace, Session};
 use crate::tags::lists::ListWalk;
 use crate::tags::maintain::{read_count, values};
 use crate::txn::Txn;
+use crate::txn::for_update::RecordForUpdate;
 use crate::txn::write_set::WriteSet;
 
 /// The values of a tag that a lookup accepts.
@@ -49,6 +50,66 @@ impl Session {
     /// `BadArgument`: no such tag, not unique, or still being built; `Conflict` if the value moved
     /// during each attempt; `Damaged`, `Forked`.
     pub fn find(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<Option<View<'_>>> {
+        let read = |key: &[u8]| self.get_whole(namespace, key);
+        self.find_holder(namespace, (tag, value), read, |view| view.has_tag(tag, value))
+    }
+
+    /// As [`Session::find`], in order to change the record ([`RecordForUpdate`]): the record is
+    /// searched once.
+    ///
+    /// ```
+    /// use nearstate_store::{BlockLayout, Outcome};
+    /// # use nearstate_store::{BlockChange, CreateOptions, Kind, Metadata, Region, Schema, TagSchema};
+    /// # fn main() -> nearstate_store::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a folder");
+    /// # let region = Region::create(&dir.path().join("amf"), &CreateOptions::default())?;
+    /// # let session = region.session()?;
+    /// # let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
+    /// # let schema = Schema { kind: Kind::Blocks, tags: vec![guti], ..Schema::default() };
+    /// # let ue = session.namespace("ue", &schema)?;
+    /// # session.transact(|txn| {
+    /// #     txn.patch(ue, b"imsi-1", &[BlockChange { name: "location", bytes: Some(b"tac 1") }])?;
+    /// #     let tags = Metadata { tags: &[("guti", b"5G-GUTI 1")], ..Metadata::default() };
+    /// #     txn.set_metadata(ue, b"imsi-1", tags)
+    /// # })?;
+    /// let names = BlockLayout::new(&["location"])?; // once for each session
+    /// while let Some(context) = session.find_for_update(ue, "guti", b"5G-GUTI 1")? {
+    ///     match context.patch(&names, &[(0, b"tac 2")])? {
+    ///         Outcome::Done { .. } => break,
+    ///         Outcome::Refused { .. } => {} // another session has changed the record: find again
+    ///     }
+    /// }
+    /// # let context = session.get(ue, b"imsi-1")?.expect("a record");
+    /// # assert_eq!(context.block("location"), Some(&b"tac 2"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::find`]; as [`Session::get_for_update`].
+    pub fn find_for_update(
+        &self,
+        namespace: Namespace,
+        tag: &str,
+        value: &[u8],
+    ) -> Result<Option<RecordForUpdate<'_>>> {
+        // Before the pin of the search, under which nothing comes free.
+        self.prepare_update(namespace)?;
+        let read = |key: &[u8]| self.read_for_update(namespace, key);
+        self.find_holder(namespace, (tag, value), read, |record| record.view().has_tag(tag, value))
+    }
+
+    /// What `read` returns for the key of the record that has this value of a unique tag. `has_tag`
+    /// is true if what was read has the value.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    fn find_holder<T>(
+        &self,
+        namespace: Namespace,
+        (tag, value): (&str, &[u8]),
+        read: impl Fn(&[u8]) -> Result<Option<T>>,
+        has_tag: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>> {
         let known = self.with_tag_set(namespace.index, |tags| {
             ready(tags.tag(tag), tag).map(|known| (known.id, known.is_unique))
         })?;
@@ -70,9 +131,9 @@ impl Session {
             let _held = self.member.pin()?;
             let posting = self.member.lookup_small(internal, hash, &key)?;
             let Some((_, record)) = posting.record else { return Ok(None) };
-            if let Some(view) = self.get_whole(namespace, record)? {
-                if view.has_tag(tag, value) {
-                    return Ok(Some(view));
+            if let Some(found) = read(record)? {
+                if has_tag(&found) {
+                    return Ok(Some(found));
                 }
             } else if self.has_expired(namespace, record, (tag, value))? {
                 return Ok(None);

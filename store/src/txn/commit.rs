@@ -7,22 +7,34 @@ use nearstate_memory::{
     WriteTarget, log_mark,
 };
 use nearstate_model::invariant::guaranteed;
+use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::meta::is_past_cell;
 
 use crate::record::{BlockChange, Form};
-use crate::session::buffers::{BufferSpan, Buffers, LINEAR_MAX, TxnEntry, Write};
+use crate::session::buffers::{BlockWrite, BufferSpan, Buffers, LINEAR_MAX, TxnEntry, Write};
 use crate::session::copies::Copies;
 use crate::session::{KeyLookup, Session};
 use crate::txn::address::Address;
 use crate::txn::write::{FlagCheck, SingleWrite, head_of};
 use crate::txn::write_set::{WriteSet, torn};
 
+/// The one write of a transaction, for which nothing is prepared.
+#[derive(Clone, Copy, Debug)]
+struct PlainPut {
+    /// Its key and its value.
+    body: BufferSpan,
+    flags: u64,
+}
+
+/// The changes of a patch that need no allocation.
+const CHANGES_FEW: usize = 16;
+
 impl WriteSet<'_> {
     /// Adds the changes of indexes, and the events for watches and the commit stream. Returns the
     /// number of entries before that.
-    #[inline]
+    #[inline(never)]
     fn prepare(&mut self) -> Result<usize> {
         let written = self.index_all()?;
         let count = self.buffers.entries.len();
@@ -39,6 +51,50 @@ impl WriteSet<'_> {
     /// Those of [`WriteSet::index_all`] and [`WriteSet::commit`].
     #[inline]
     pub(crate) fn commit_all(&mut self) -> Result<usize> {
+        match self.plain_put()? {
+            Some(put) => self.commit_plain_put(put).map(|()| 1),
+            None => self.commit_prepared(),
+        }
+    }
+
+    /// What a transaction puts, if it is one put without metadata for which nothing is prepared:
+    /// the flags of the namespace ask for no index, no watch, no log and no limit.
+    #[inline]
+    fn plain_put(&self) -> Result<Option<PlainPut>> {
+        let [entry] = self.buffers.entries.as_slice() else { return Ok(None) };
+        let Write::Put { value } = entry.write else { return Ok(None) };
+        let is_plain = entry.meta.is_none_or(BufferSpan::is_empty)
+            && !entry.is_claim
+            && !self.buffers.is_torn
+            && Some(entry.table) != self.session.internal.table.get()
+            // A key from an index may be damaged.
+            && self.buffers.bytes(entry.key).len() <= KEY_BYTES_MAX;
+        let Some(body) = entry.key.join(value).filter(|_| is_plain) else { return Ok(None) };
+        let flags = self.session.member.table(entry.table)?.flags()?;
+        Ok((flags % namespace_flags::GENERATION == 0).then_some(PlainPut { body, flags }))
+    }
+
+    /// Commits a transaction that is a plain put.
+    fn commit_plain_put(&mut self, PlainPut { body, flags }: PlainPut) -> Result<()> {
+        let member = &self.session.member;
+        // Before the draft: a forked child has no arena of its own.
+        member.check_usable()?;
+        self.entry_mut(0).flags = flags;
+        let done = member.with_reserve(|| {
+            // What an earlier operation has noted would lend it the last chunk of the reserve.
+            member.note_deletion(|| false);
+            let (lookup, body) = (self.lookup_of(self.entry_at(0))?, self.buffers.bytes(body));
+            let draft = self.session.draft_whole(lookup, body, false)?;
+            self.write_one::<true>(Some(draft), 0)
+        });
+        if done.is_err() {
+            self.session.member.free_pending()?;
+        }
+        done
+    }
+
+    /// As [`WriteSet::commit_all`], of any transaction.
+    fn commit_prepared(&mut self) -> Result<usize> {
         // The preparation changes the entries of index records that the transaction has read, so it
         // could not be repeated: nothing is claimed then.
         let internal = self.session.internal.table.get();
@@ -135,6 +191,21 @@ impl WriteSet<'_> {
             CellChange::Publish(draft) => Some(draft),
             CellChange::Keep | CellChange::Remove => None,
         };
+        let log_mark = self.log_mark(0)?;
+        self.write_one::<false>(draft, log_mark)
+    }
+
+    /// Publishes the draft of the one record, or removes the record if there is none.
+    ///
+    /// Each of the two uses has its own copy, of which everything is a part.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "one use knows that the log has nothing of it")]
+    fn write_one<const IS_PLAIN: bool>(
+        &mut self,
+        draft: Option<PendingCell>,
+        log_mark: u64,
+    ) -> Result<()> {
+        debug_assert!(!IS_PLAIN || log_mark == 0, "the log has nothing of a plain put");
         let session = self.session;
         let entry = self.entry_at(0);
         invariant!(!entry.write.is_none(), "a commit of one entry writes it");
@@ -146,14 +217,13 @@ impl WriteSet<'_> {
             ..WriteTarget::new(entry.hash, key, known)
         };
         let (namespace, expected) = (entry.table, entry.flags);
-        let log_mark = self.log_mark(0)?;
         let flags = FlagCheck { table, namespace, mask: u64::MAX, expected, log_mark };
         let is_expected = |record: Option<Cell<'_>>| {
             let at = record.map_or(0, |cell| cell.at());
             Ok(entry.seen.is_none_or(|seen| seen.at == at))
         };
         // A plain write is a part of this function, without anything of the log.
-        let written = if log_mark == 0 {
+        let written = if IS_PLAIN || log_mark == 0 {
             session.write_known::<false>(flags, target, draft, is_expected)?
         } else {
             session.write_single(flags, target, draft, is_expected)?
@@ -161,7 +231,7 @@ impl WriteSet<'_> {
         match written {
             SingleWrite::Made { version } => {
                 invariant!(version != 0 || draft.is_none(), "a published record has a version");
-                self.entry_mut(0).after = draft.map(|_| version);
+                self.buffers.only_version = if draft.is_some() { version } else { 0 };
                 Ok(())
             }
             SingleWrite::Refused | SingleWrite::Unsettled => Err(self.conflict(0)),
@@ -200,14 +270,6 @@ impl WriteSet<'_> {
             CommitOutcome::Committed => {
                 let Buffers { entries, plan, .. } = &mut *self.buffers;
                 invariant!(plan.accesses.len() == count, "the commit keeps its plan");
-                for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
-                    invariant!(
-                        access.version_after.is_some()
-                            == matches!(access.change, CellChange::Publish(_)),
-                        "a record has a version after the commit if and only if it was published"
-                    );
-                    entry.after = access.version_after;
-                }
                 if plan.position != 0 {
                     session.last_position.set(plan.position);
                     let waits = |entry: &TxnEntry| {
@@ -336,23 +398,36 @@ impl WriteSet<'_> {
                     old.is_some() || seen.is_none_or(|seen| seen.at == 0),
                     "a version that was read is patched"
                 );
-                let changes: Vec<BlockChange<'_>> = self
-                    .buffers
-                    .composed
-                    .patch(changes)
-                    .iter()
-                    .map(|(name, bytes)| BlockChange {
-                        name: self.buffers.text(*name),
-                        bytes: bytes.map(|bytes| self.buffers.bytes(bytes)),
-                    })
-                    .collect();
-                session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)
+                let writes = self.buffers.composed.patch(changes);
+                // The usual patch has few changes, which take no allocation.
+                let (mut few, many);
+                let changes = if writes.len() <= CHANGES_FEW {
+                    few = [BlockChange { name: "", bytes: None }; CHANGES_FEW];
+                    for (change, write) in few.iter_mut().zip(writes) {
+                        *change = self.block_change(write);
+                    }
+                    guaranteed(few.get(..writes.len()), "a patch has few changes")
+                } else {
+                    many = writes.iter().map(|write| self.block_change(write)).collect::<Vec<_>>();
+                    many.as_slice()
+                };
+                session.patched(lookup, old.map(|(cell, _)| cell), changes, meta)
             }
             Write::Elements(elements) => {
                 let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
                 let elements = self.buffers.composed.elements(elements);
                 session.draft_elements(lookup, (elements, entry.seen), meta)
             }
+        }
+    }
+
+    /// A change of a patch, from the buffer.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    fn block_change(&self, (name, bytes): &BlockWrite) -> BlockChange<'_> {
+        BlockChange {
+            name: self.buffers.text(*name),
+            bytes: bytes.map(|bytes| self.buffers.bytes(bytes)),
         }
     }
 

@@ -85,15 +85,34 @@ impl Session {
         namespace: Namespace,
         key: &[u8],
     ) -> Result<Option<RecordForUpdate<'_>>> {
+        self.prepare_update(namespace)?;
+        self.read_for_update(namespace, key)
+    }
+
+    /// Before a record is read for an update.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn prepare_update(&self, namespace: Namespace) -> Result<()> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(Kind::Counters, "get the value", ""));
         }
-        let (table, hash) = (self.table(namespace)?, self.hash(key));
         // The last update had a pin while it used the reserve of a full heap, or was refused it.
         self.member.return_lent_if_due();
         if self.internal.is_room_due.get() {
             self.make_room_for_update()?;
         }
+        Ok(())
+    }
+
+    /// As [`Session::get_for_update`], after [`Session::prepare_update`].
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn read_for_update(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+    ) -> Result<Option<RecordForUpdate<'_>>> {
+        let (table, hash) = (self.table(namespace)?, self.hash(key));
         let pin = self.member.pin()?;
         let found = self.member.lookup(table, hash, key)?;
         table.check_current(namespace.index)?;

@@ -332,6 +332,15 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
+    /// The last entry, if it is of this record: a caller often writes what it has just read. The
+    /// key is compared, so that it needs no hash.
+    #[inline]
+    pub(crate) fn last_entry_of(&self, table: u32, key: &[u8]) -> Option<usize> {
+        let index = self.buffers.entries.len().checked_sub(1)?;
+        let entry = self.entry_at(index);
+        (entry.table == table && self.buffers.bytes(entry.key) == key).then_some(index)
+    }
+
     /// The entry of a record that will be written.
     #[inline]
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {

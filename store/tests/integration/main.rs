@@ -30,6 +30,7 @@ mod expired_records;
 mod expiry_clock;
 mod fixture;
 mod fenced_declarations;
+mod find_for_update;
 mod follow;
 mod followed_namespaces;
 mod followers;

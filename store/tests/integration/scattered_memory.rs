@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
-    BlockChange, BlockLayout, Condition, Error, Kind, Namespace, Outcome, Region, Schema, Session,
-    WhenFull, now_ms_coarse,
+    BlockChange, BlockLayout, Condition, Error, Kind, Metadata, Namespace, Outcome, Region, Schema,
+    Session, WhenFull, now_ms_coarse,
 };
 
 use crate::fixture::{SetOnDrop, TestFolder, clean};
@@ -135,6 +135,43 @@ fn an_update_finds_room_between_scattered_records() {
     for number in (201..count).step_by(2) {
         assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes(), [7; 500]);
     }
+    drop((session, region));
+    clean(&folder.path);
+}
+
+/// As after a read by key: the next search makes the room, before its own pin.
+#[test]
+fn an_update_of_a_found_record_finds_room_between_scattered_records() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let schema = Schema { kind: Kind::Mixed, ..tagged() };
+    let with_tags = session.namespace("found", &schema).unwrap();
+    for number in 0..100_u32 {
+        let guti = number.to_be_bytes();
+        let metadata = Metadata { tags: &[("guti", &guti)], expires_ms: 0 };
+        session
+            .transact(|txn| {
+                let block = [BlockChange { name: "large", bytes: Some(b"small") }];
+                txn.patch(with_tags, &key(number), &block)?;
+                txn.set_metadata(with_tags, &key(number), metadata)
+            })
+            .unwrap();
+    }
+    scatter(&session, ns);
+    let names = BlockLayout::new(&["large"]).unwrap();
+    let (large, mut refusals) = (vec![3; 50_000], 0);
+    for number in 0..100_u32 {
+        let update = || {
+            let found = session.find_for_update(with_tags, "guti", &number.to_be_bytes());
+            found.unwrap().unwrap().patch(&names, &[(0, &large)])
+        };
+        if matches!(update(), Err(Error::Full { .. })) {
+            refusals += 1;
+            update().unwrap_or_else(|error| panic!("record {number}: {error}"));
+        }
+    }
+    assert!((1..20).contains(&refusals), "{refusals} updates found no room");
     drop((session, region));
     clean(&folder.path);
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearstate_store::{
-    BlockChange, Error, Kind, Metadata, Namespace, RUNS_MIN, RetryPolicy, Schema, limits,
+    BlockChange, Error, Filter, Kind, Metadata, Namespace, NamespaceLimits, RUNS_MIN, RetryPolicy,
+    Schema, TagSchema, limits,
 };
 
 use crate::fixture::{TestRegion, open};
@@ -38,6 +39,95 @@ fn a_transaction_is_visible_whole_or_not_at_all() {
     assert_eq!(session.get(ue, b"a").unwrap().unwrap().bytes(), b"1");
     assert!(session.get(ue, b"c").unwrap().is_none());
     assert_eq!(session.count(ue).unwrap(), 2);
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// A transaction that is one put prepares nothing in a namespace that asks for nothing. What the
+/// namespace asks for at the commit counts.
+#[test]
+fn a_transaction_of_one_put_does_what_its_namespace_asks_for_at_the_commit() {
+    let fixture = TestRegion::new();
+    let (session, ue) = open(&fixture.region);
+    session.put(ue, b"a", b"1").unwrap();
+    let put = |value: &[u8]| {
+        let txn = session.begin().unwrap();
+        txn.get(ue, b"a").unwrap();
+        txn.put(ue, b"a", value).unwrap();
+        txn
+    };
+    let version = session.get(ue, b"a").unwrap().unwrap().version();
+    let mut versions = Vec::new();
+    let note = |key: &[u8], version| versions.push((key.to_vec(), version));
+    put(b"2").commit_with_versions(note).unwrap();
+    assert_eq!(versions, [(b"a".to_vec(), Some(version + 1))]);
+    // An empty value, and a key and a value that are apart in the buffer.
+    put(b"").commit().unwrap();
+    assert_eq!(session.get(ue, b"a").unwrap().unwrap().bytes(), b"");
+    let twice = put(b"first");
+    twice.put(ue, b"a", b"second").unwrap();
+    twice.commit().unwrap();
+    assert_eq!(session.get(ue, b"a").unwrap().unwrap().bytes(), b"second");
+    let limited = put(&[1; 4000]);
+    let limits = NamespaceLimits { soft_bytes: 0, hard_bytes: 1000 };
+    session.set_limits(ue, limits).unwrap();
+    let refused = limited.commit().unwrap_err();
+    assert!(matches!(refused, Error::LimitReached { .. }), "{refused:?}");
+    session.set_limits(ue, NamespaceLimits::default()).unwrap();
+    let required = put(b"3");
+    let tag = TagSchema { name: "t".to_owned(), is_required: true, ..TagSchema::default() };
+    session.delete(ue, b"a").unwrap();
+    drop(required);
+    let required = session.begin().unwrap();
+    required.put(ue, b"a", b"3").unwrap();
+    session.add_tags(ue, &[tag]).unwrap();
+    let refused = required.commit().unwrap_err();
+    assert!(matches!(refused, Error::BadArgument { .. }), "{refused:?}");
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let watched = session.begin().unwrap();
+    watched.put(plain, b"k", b"v").unwrap();
+    let mut watch = session.watch(plain, Filter::Namespace).unwrap();
+    watched.commit().unwrap();
+    assert!(watch.next().unwrap().is_some(), "the put is announced");
+    drop((watch, session));
+    fixture.close_and_check();
+}
+
+/// The changes of a patch are in memory that the session keeps, unless they are many.
+#[test]
+fn a_transaction_patches_few_and_many_blocks_of_several_records() {
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
+    let ue = session.namespace("ue", &schema).unwrap();
+    let names: Vec<String> = (0..40).map(|number| format!("b{number}")).collect();
+    for (round, count) in [1_usize, 15, 16, 17, 40, 2, 1].into_iter().enumerate() {
+        let bytes = [round as u8; 9];
+        let changes: Vec<BlockChange<'_>> = names
+            .iter()
+            .take(count)
+            .map(|name| BlockChange { name, bytes: Some(&bytes) })
+            .collect();
+        session
+            .transact(|txn| {
+                txn.patch(ue, b"all", &changes)?;
+                for name in &names[..count] {
+                    txn.patch(ue, name.as_bytes(), &changes[..1])?;
+                }
+                // A record that was patched before.
+                txn.patch(ue, b"all", &[BlockChange { name: "last", bytes: Some(&bytes) }])
+            })
+            .unwrap();
+        let all = session.get(ue, b"all").unwrap().unwrap();
+        for name in names.iter().take(count).map(String::as_str).chain(["last"]) {
+            assert_eq!(all.block(name), Some(&bytes[..]), "round {round}, block {name}");
+        }
+        for name in &names[..count] {
+            let one = session.get(ue, name.as_bytes()).unwrap().unwrap();
+            assert_eq!(one.blocks().count(), 1, "round {round}, record {name}");
+            assert_eq!(one.block("b0"), Some(&bytes[..]), "round {round}, record {name}");
+        }
+    }
     drop(session);
     fixture.close_and_check();
 }

@@ -237,6 +237,23 @@ pub trait StoreAccess {
         })
     }
 
+    /// Finds the record with this value of a unique tag, writes its key to `key`, and changes parts
+    /// of it; false if no record has it, or if it was deleted in between.
+    fn find_and_change(
+        &mut self,
+        table: TableId,
+        tag: RecordTag<'_>,
+        parts: &[PartWrite<'_>],
+        key: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let wanted = PartSet::one(parts.first().map_or(0, |(part, _)| *part));
+        let is_found = self.find(table, tag, wanted, key, &mut |_, _| {})?;
+        if !is_found {
+            return Ok(false);
+        }
+        self.change(table, &PartsChange { key, parts, tags: None })
+    }
+
     /// Reads wanted parts of a record, and makes the change that `work` derives from them. False if
     /// the record does not exist; then `work` makes no change. This is not necessarily a
     /// transaction: clients that share records need [`StoreConnection::transact`].
@@ -499,6 +516,16 @@ impl<C: StoreConnection + ?Sized> Store for ByCalls<'_, C> {
 impl<T: StoreAccess + ?Sized> StoreAccess for Box<T> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         (**self).perform(request, receive)
+    }
+
+    fn find_and_change(
+        &mut self,
+        table: TableId,
+        tag: RecordTag<'_>,
+        parts: &[PartWrite<'_>],
+        key: &mut Vec<u8>,
+    ) -> Result<bool> {
+        (**self).find_and_change(table, tag, parts, key)
     }
 
     fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {

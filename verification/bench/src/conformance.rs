@@ -111,6 +111,7 @@ const CHECKS: &[(&str, About, Check)] = &[
     ("tables are separate", About::All, records::tables_apart),
     ("a connection reads what another has written", About::All, records::shared),
     ("a record is found by each unique tag", About::UniqueTag, tags::find),
+    ("a record is found and changed", About::UniqueTag, tags::find_and_change),
     ("a taken tag is refused, without an effect", About::UniqueTag, tags::taken),
     ("the tags of a record are replaced", About::UniqueTag, tags::retag),
     ("a change of parts keeps the tags", About::UniqueTag, tags::kept),

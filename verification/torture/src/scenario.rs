@@ -40,7 +40,7 @@ enum ScenarioEvent {
     Nothing,
     /// Another session holds a view during the first three quarters of the work.
     StalledReader,
-    /// Free memory is given back to the host before the work.
+    /// Free memory is given back to the host before the work, and pages are got ahead of it.
     Release,
 }
 

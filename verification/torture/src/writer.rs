@@ -288,10 +288,12 @@ impl JournaledWriter {
         }
     }
 
-    /// Gives all free memory back to the host.
+    /// Gives all free memory back to the host, and gets pages for some free and new chunks.
     pub(crate) fn release_free_memory(&self) -> Result<(), String> {
         let released = self.session.release_free_memory(0, u64::MAX);
-        released.map(drop).map_err(|e| format!("release: {e}"))
+        released.map_err(|e| format!("release: {e}"))?;
+        let committed = self.session.commit_ahead(u64::MAX, u64::MAX);
+        committed.map(drop).map_err(|e| format!("commit ahead: {e}"))
     }
 
     /// How an expected refusal is recorded: its mask, and the process or the call that it is about.

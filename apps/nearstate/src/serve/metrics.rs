@@ -248,7 +248,8 @@ fn tasks(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result
     let values = by_name.into_iter().map(|(name, count)| ([("task", name)], count));
     counters(to, "executor_task_long_polls", "Long and stuck polls, by task.", values)?;
     let upkeep = metrics.0.server.upkeep_nanos.load(Ordering::Relaxed);
-    let help = "Time spent on moving records together and on giving memory back, in seconds.";
+    let help = "Time spent on moving records together, on getting pages ahead of writers, and on \
+                giving memory back, in seconds.";
     counter(to, "memory_upkeep_seconds", help, seconds(upkeep))
 }
 

@@ -282,6 +282,7 @@ fn remove_overflow_lines(region: &Region, member: &Member) -> Result<()> {
     while !member.continue_evacuation(&mut evacuation, 64)? {}
     free_whole_chunks(region, table)?;
     member.release_free_chunks(0, 8)?;
+    invariant!(member.commit_ahead(u64::MAX, u64::MAX)? > 0, "chunks get pages ahead");
     keys.iter().try_for_each(|key| remove(member, table, key))
 }
 

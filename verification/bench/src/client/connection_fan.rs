@@ -5,8 +5,8 @@
 //! step, and never waits for one answer while other requests could be sent.
 
 use crate::access::{
-    BatchSink, Body, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
-    StoreConnection, TableId, Work,
+    BatchSink, Body, PartWrite, RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink,
+    StoreAccess, StoreConnection, TableId, Work,
 };
 use crate::operations::{BlockOutcome, KeyBlock, Operation};
 use nearstate_model::{Error, Result};
@@ -40,6 +40,16 @@ impl ConnectionFan {
 impl StoreAccess for ConnectionFan {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         self.first()?.perform(request, receive)
+    }
+
+    fn find_and_change(
+        &mut self,
+        table: TableId,
+        tag: RecordTag<'_>,
+        parts: &[PartWrite<'_>],
+        key: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.first()?.find_and_change(table, tag, parts, key)
     }
 
     fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {

@@ -8,8 +8,8 @@
 //! So while operations are measured, it is only done after a step of [`SLOW_STEP_NS`] or more.
 
 use crate::access::{
-    BatchSink, Body, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
-    StoreConnection, StoreReply, TableId, Work,
+    BatchSink, Body, PartWrite, RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink,
+    StoreAccess, StoreConnection, StoreReply, TableId, Work,
 };
 use crate::clock::monotonic_ns;
 use crate::operations::{BlockOutcome, KeyBlock, Operation};
@@ -150,6 +150,16 @@ fn reporting<'s>(
 impl<A: StoreAccess + ?Sized> StoreAccess for ReportingStore<'_, '_, A> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         self.call(|inner| inner.perform(request, receive))
+    }
+
+    fn find_and_change(
+        &mut self,
+        table: TableId,
+        tag: RecordTag<'_>,
+        parts: &[PartWrite<'_>],
+        key: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.call(|inner| inner.find_and_change(table, tag, parts, key))
     }
 
     fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {

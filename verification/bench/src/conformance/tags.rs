@@ -50,6 +50,29 @@ pub(super) fn find(tested: &TargetUnderTest<'_>) -> CheckResult {
     ensure!(kept && there.is_some(), "a change keeps the tags that it does not name")
 }
 
+pub(super) fn find_and_change(tested: &TargetUnderTest<'_>) -> CheckResult {
+    let mut one = tested.connect()?;
+    put(one.as_mut(), b"u1", &[(0, b"u-id1"), (1, b"u-alias1")], &[])?;
+    put(one.as_mut(), b"u2", &[(0, b"u-id2"), (1, b"u-alias2")], &[])?;
+    let number = RecordEntry { tags: &[(0, b"u-id1")], ..entry(b"u3", &[(0, b"x")]) };
+    one.put(NUMBERED, &number)?;
+    let mut key = b"another key".to_vec();
+    for (tag, round) in [((0, &b"u-id1"[..]), &b"first"[..]), ((1, b"u-alias1"), b"second")] {
+        let did = one.find_and_change(TAGGED, tag, &[(1, round)], &mut key)?;
+        ensure!(did && key == b"u1", "{tag:?} leads to {key:?}")?;
+        let there = found(&mut one, TAGGED, (0, b"u-id1"))?;
+        let wanted = Some((b"u1".to_vec(), received(&[b"one", round])));
+        ensure!(there == wanted, "changed by {tag:?}: {there:?}")?;
+    }
+    ensure!(one.find_and_change(NUMBERED, (0, b"u-id1"), &[(0, b"y")], &mut key)?, "one part")?;
+    let there = found(&mut one, NUMBERED, (0, b"u-id1"))?;
+    ensure!(there == Some((b"u3".to_vec(), received(&[b"y"]))), "one part: {there:?}")?;
+    let other = read(&mut one, TAGGED, b"u2")?;
+    ensure!(other == Some(received(&[b"one", b"u2"])), "the other record: {other:?}")?;
+    let did = one.find_and_change(TAGGED, (0, b"u-id3"), &[(1, b"z")], &mut key)?;
+    ensure!(!did, "no record has the value")
+}
+
 pub(super) fn taken(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     put(one.as_mut(), b"k1", &[(0, b"k-id1"), (1, b"k-alias1")], &[])?;

@@ -7,9 +7,10 @@ mod transaction;
 use self::transaction::RegionTransaction;
 use super::{Capabilities, Database, DatabaseSpec, FileDatabase, Support, Target};
 use crate::access::{
-    BatchSink, Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartsChange, RecordEntry,
-    RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection,
-    StoreReply, StoreSchema, TAGS_MAX, TableId, TableSchema, Work, first_part, parts,
+    BatchSink, Body, OPERATIONS, PARTS_MAX, PartReceiver, PartSet, PartWrite, PartsChange,
+    RecordEntry, RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
+    StoreConnection, StoreReply, StoreSchema, TAGS_MAX, TableId, TableSchema, Work, first_part,
+    parts,
 };
 use crate::operations::{self, BlockOutcome, KeyBlock, Operation, Store};
 use crate::reaper::Reaper;
@@ -403,6 +404,26 @@ impl StoreAccess for RegionConnection {
             }
             Request::Put { .. } | Request::Change { .. } => self.in_transaction(request),
             Request::Delete { key, .. } => self.session.delete(namespace, key),
+        }
+    }
+
+    fn find_and_change(
+        &mut self,
+        table: TableId,
+        tag: RecordTag<'_>,
+        parts: &[PartWrite<'_>],
+        key: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let (namespace, schema) = self.tables.at(table)?;
+        let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
+        loop {
+            let Some(record) = self.session.find_for_update(namespace, name, tag.1)? else {
+                return Ok(false);
+            };
+            record.view().key().clone_into(key);
+            if self.write(table, &record, &PartsChange { key, parts, tags: None })? {
+                return Ok(true);
+            }
         }
     }
 

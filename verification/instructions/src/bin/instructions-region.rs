@@ -24,11 +24,14 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("find-by-tag", 8000, find_by_tag),
     ("read-transaction", 2000, read_transaction),
     ("put", 8000, put),
+    ("insert", 8000, insert),
     ("logged-put", 8000, logged_put),
     ("batch-put", 8000, batch_put),
     ("patch", 8000, patch),
+    ("transaction-patch", 8000, transaction_patch),
     ("update", 8000, update),
     ("logged-update", 8000, logged_update),
+    ("update-by-tag", 8000, update_by_tag),
     ("read-modify-write", 8000, read_modify_write),
     ("tagged-insert", 1000, tagged_insert),
     ("tagged-delete", 1000, tagged_delete),
@@ -250,6 +253,16 @@ fn put(times: u64) -> MeasuredResult {
     })
 }
 
+/// A put of a new record. The index grows with it.
+fn insert(times: u64) -> MeasuredResult {
+    let loaded = Loaded::new()?;
+    let inserted = loaded.session.namespace("inserted", &Schema::default())?;
+    measured(times, |number| {
+        black_box(loaded.session.put(inserted, &key(number), black_box(&[7; 100]))?);
+        Ok(())
+    })
+}
+
 /// A put that replaces a record of a logged namespace. Nothing reads the log.
 fn logged_put(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
@@ -292,6 +305,22 @@ fn patch(times: u64) -> MeasuredResult {
     })
 }
 
+/// The same in a transaction.
+fn transaction_patch(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let blocks = loaded.blocks()?;
+    measured(times, |number| {
+        let (key, bytes) = (loaded.next_key(), [number.to_le_bytes(); 5]);
+        let bytes = bytes.as_flattened();
+        let changes = [
+            BlockChange { name: "b1", bytes: bytes.get(..20) },
+            BlockChange { name: "b3", bytes: Some(bytes) },
+        ];
+        loaded.session.transact(|txn| txn.patch(blocks, &key, &changes))?;
+        Ok(())
+    })
+}
+
 /// A read of four blocks of eight and a patch of two, as a signalling procedure does it.
 fn update(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
@@ -328,6 +357,30 @@ fn update_one(
     let changes = [(1, bytes.get(..20).unwrap_or_default()), (3, bytes)];
     black_box((sum, record.patch(layout, &changes)?));
     Ok(())
+}
+
+/// A record of blocks is found by a unique tag, and one of its blocks is patched.
+fn update_by_tag(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
+    let schema = Schema { kind: Kind::Blocks, tags: vec![guti], ..Schema::default() };
+    let blocks = loaded.session.namespace("located", &schema)?;
+    let changes = BLOCKS.map(|name| BlockChange { name, bytes: Some(&[1; 20]) });
+    for number in 0..RECORDS {
+        let tags: &[(&str, &[u8])] = &[("guti", &number.to_le_bytes())];
+        let metadata = Metadata { tags, ..Metadata::default() };
+        loaded.session.transact(|txn| {
+            txn.patch(blocks, &key(number), &changes)?;
+            txn.set_metadata(blocks, &key(number), metadata).map(drop)
+        })?;
+    }
+    let layout = BlockLayout::new(&BLOCKS)?;
+    measured(times, |number| {
+        let value = loaded.next_number().to_le_bytes();
+        let record = loaded.session.find_for_update(blocks, "guti", &value)?.ok_or("no record")?;
+        black_box(record.patch(&layout, &[(1, number.to_le_bytes().as_slice())])?);
+        Ok(())
+    })
 }
 
 /// A transaction that reads a record and writes it changed.

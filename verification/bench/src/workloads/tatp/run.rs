@@ -343,11 +343,13 @@ impl Client {
         request: &TatpRequest,
         tally: &mut Tally,
     ) -> Result<()> {
-        let is_right = self.find(store, request)?;
+        let s_id = self.model.s_id(request.slot);
+        let tag: RecordTag<'_> = (0, &number(u64::from(s_id)));
         let location = request.value.to_le_bytes();
         self.pending = Some((request.slot, PendingUpdate::Location(request.value)));
-        let change = PartsChange { key: &self.key, parts: &[(LOCATION, &location)], tags: None };
-        let did = store.change(SUBSCRIBER, &change)?;
+        let did =
+            store.find_and_change(SUBSCRIBER, tag, &[(LOCATION, &location)], &mut self.key)?;
+        let is_right = self.key == subscriber_key(s_id);
         tally.bytes_out += (15 + self.key.len() + location.len()) as u64;
         tally.bytes_in += self.key.len() as u64;
         self.complete(request, is_right && did);
