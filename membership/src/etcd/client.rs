@@ -8,6 +8,8 @@ use std::time::Duration;
 use nearstate_node::{EngineState, SharedSettings};
 
 use crate::limits::SNAPSHOT_INTERVAL;
+use crate::own_machine::OwnMachine;
+use crate::raft::MachineFactory;
 
 use super::applied::{AppliedCommand, AppliedFile};
 use super::gateway::{EtcdSettings, Gateway};
@@ -41,6 +43,9 @@ pub(super) struct EtcdClient {
     gateway: Gateway,
     keys: EtcdKeys,
     state: Arc<EngineState>,
+    machine: MachineFactory,
+    /// Absent before the first command, and after a failure.
+    own: Option<OwnMachine>,
     call_max: Duration,
     compacts: bool,
     /// The last command that was applied here, by this process or an earlier one, to see that etcd
@@ -51,8 +56,9 @@ pub(super) struct EtcdClient {
     /// The settings on which decisions rest.
     decided: SharedSettings,
     followed: Option<FollowedEtcd>,
-    /// Why an endpoint was refused, until that is told.
-    refused: Option<String>,
+    /// What is a failure at once, until that is told: an endpoint was refused, or the state machine
+    /// has failed.
+    failed: Option<String>,
 }
 
 /// Why an endpoint is refused: its etcd is not the one that is known.
@@ -81,7 +87,8 @@ fn lost(what: &str) -> String {
 impl EtcdClient {
     pub(super) fn new(
         settings: EtcdSettings,
-        (keys, state, last): (EtcdKeys, Arc<EngineState>, AppliedFile),
+        (keys, last): (EtcdKeys, AppliedFile),
+        (state, machine): (Arc<EngineState>, MachineFactory),
         (call_max, decided): (Duration, SharedSettings),
     ) -> Self {
         let compacts = settings.compacts;
@@ -90,6 +97,8 @@ impl EtcdClient {
             gateway,
             keys,
             state,
+            machine,
+            own: None,
             call_max,
             compacts,
             last,
@@ -97,7 +106,7 @@ impl EtcdClient {
             known: Known::default(),
             decided,
             followed: None,
-            refused: None,
+            failed: None,
         }
     }
 
@@ -121,13 +130,13 @@ impl EtcdClient {
     /// Refuses the endpoint that has answered. The next one is asked.
     fn refuse(&mut self, reason: String) -> io::Error {
         self.gateway.close();
-        self.refused = Some(reason.clone());
+        self.failed = Some(reason.clone());
         io::Error::other(reason)
     }
 
-    /// Why an endpoint was refused since the last call.
-    pub(super) fn take_refused(&mut self) -> Option<String> {
-        self.refused.take()
+    /// What has been a failure since the last call, also if the next attempt had success.
+    pub(super) fn take_failed(&mut self) -> Option<String> {
+        self.failed.take()
     }
 
     /// Why the cluster is not created: endpoints that answer belong to different etcds.
@@ -173,10 +182,38 @@ impl EtcdClient {
                 }
                 return Err(io::Error::other(reason));
             }
-            if self.apply(applied, stored)? {
+            if self.apply(applied, stored).await? {
                 return Ok(());
             }
         }
+    }
+
+    /// Changes the state. After an error its state machine is made anew, from what was applied.
+    fn change_state(
+        &mut self,
+        work: impl FnOnce(&mut OwnMachine) -> nearstate_model::Result<()>,
+    ) -> io::Result<()> {
+        let done = self.own().and_then(|mut own| {
+            work(&mut own)?;
+            self.own = Some(own);
+            Ok(())
+        });
+        done.map_err(|error| {
+            self.failed = Some(error.to_string());
+            io::Error::other(error)
+        })
+    }
+
+    fn own(&mut self) -> nearstate_model::Result<OwnMachine> {
+        if let Some(own) = self.own.take() {
+            return Ok(own);
+        }
+        let mut own = OwnMachine::new((self.machine)(), Arc::clone(&self.state));
+        let (applied, state) = self.state.snapshot();
+        if applied > 0 {
+            own.restore(applied, &state)?;
+        }
+        Ok(own)
     }
 
     /// An earlier version has created the cluster without settings: the first host of this one
@@ -237,7 +274,7 @@ impl EtcdClient {
             (Some(last), None) if last.index > in_snapshot => {
                 return Some(format!("command {} is missing", last.index));
             }
-            (Some(_), _) | (None, _) => {}
+            (Some(_) | None, _) => {}
         }
         let next = applied + 1;
         let mut expected = stored.commands.iter().filter(|command| command.index > applied);
@@ -249,7 +286,7 @@ impl EtcdClient {
     }
 
     /// Applies what was read. True if that is all.
-    fn apply(&mut self, applied: u64, stored: StoredCommands) -> io::Result<bool> {
+    async fn apply(&mut self, applied: u64, stored: StoredCommands) -> io::Result<bool> {
         let StoredCommands { created, head, snapshot, snapshot_revision, creation, .. } = stored;
         let StoredCommands { commands, term, settings, halted, .. } = stored;
         if let Some(reason) = halted {
@@ -268,8 +305,8 @@ impl EtcdClient {
         let new: Vec<_> = commands.iter().filter(|command| command.index > applied).collect();
         let is_behind = new.first().map_or(head > applied, |first| first.index != applied + 1);
         if is_behind && let Some((index, state)) = snapshot {
-            self.note(AppliedCommand::restored(index, creation))?;
-            self.state.restore(index, &state).map_err(io::Error::other)?;
+            self.note(AppliedCommand::restored(index, creation)).await?;
+            self.change_state(|own| own.restore(index, &state))?;
             return Ok(false);
         }
         let missing = (applied + 1..).zip(&new).find(|(index, command)| command.index != *index);
@@ -277,21 +314,21 @@ impl EtcdClient {
             return Err(io::Error::other(lost(&format!("command {index} is missing"))));
         }
         if let Some(last) = new.last() {
-            self.note(AppliedCommand::of(last, creation))?;
+            self.note(AppliedCommand::of(last, creation)).await?;
         }
         for command in &new {
-            self.state.apply(command.index, &command.bytes).map_err(io::Error::other)?;
+            self.change_state(|own| own.apply(command.index, &command.bytes))?;
         }
         Ok(applied + new.len() as u64 >= head)
     }
 
     /// Notes the last command that is about to be applied, unless a later one is noted: a host that
     /// has started applies again what it has applied before.
-    fn note(&mut self, applied: AppliedCommand) -> io::Result<()> {
+    async fn note(&mut self, applied: AppliedCommand) -> io::Result<()> {
         if self.last.known().is_some_and(|known| known.is_behind(&applied)) {
             return Ok(());
         }
-        self.last.store(applied)
+        self.last.store(applied).await
     }
 
     /// Creates the cluster. False: it exists, and another call created it.

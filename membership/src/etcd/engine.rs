@@ -15,11 +15,16 @@ use nearstate_node::{
     ConsensusEngine, ENGINE_COMMAND_BYTES_MAX, EngineEvent, EngineState, EngineStatus, EventWaker,
     VoteChange,
 };
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable};
-use crate::limits::{ANSWER_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSALS_MAX};
+use crate::limits::{
+    ANSWER_MAX, ETCD_BLOCKING_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX,
+    PROPOSALS_MAX, RETRY_INTERVAL,
+};
+use crate::own_machine::panic_text;
 use crate::raft::{
     HeardHosts, MemberService, MembershipConfig, Reporter, listen, lock_directory, report_of, serve,
 };
@@ -85,14 +90,15 @@ impl EtcdEngine {
         let state = Arc::new(EngineState::new((config.machine)(), waker));
         let last = AppliedFile::open(&config.directory)
             .map_err(|error| system("cannot read what was applied from etcd", &error))?;
-        let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state), last);
+        let keys = (EtcdKeys::new(&config.cluster), last);
+        let machine = (Arc::clone(&state), Arc::clone(&config.machine));
         let call = (config.request_max().max(ETCD_CALL_MIN), config.decided.clone());
         let reporter = Reporter::start(Arc::clone(&config.report))
             .map_err(|error| system("cannot start a thread", &error))?;
         let shared = Arc::new(EtcdShared {
             reporter: Arc::new(reporter),
             heard: Arc::default(),
-            client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call)),
+            client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, machine, call)),
             config: Arc::new(config),
             settings,
             state,
@@ -102,8 +108,8 @@ impl EtcdEngine {
             stop: Arc::default(),
         });
         let running = Arc::clone(&shared);
-        let run = |ready: ReadySender| async move { run(&running, &ready).await };
-        let thread = EngineThread::start(Arc::clone(&shared.stop), run)?;
+        let run = |ready: ReadySender| async move { run_until_stopped(&running, &ready).await };
+        let thread = EngineThread::start(Arc::clone(&shared.stop), ETCD_BLOCKING_MAX, run)?;
         Ok(Self { shared, thread, _lock: lock })
     }
 
@@ -115,27 +121,71 @@ impl EtcdEngine {
     }
 }
 
-async fn run(shared: &Arc<EtcdShared>, ready: &ReadySender) {
-    let config = &shared.config;
+/// Listens for other hosts.
+async fn listen_for_hosts(config: &MembershipConfig) -> Result<TcpListener> {
     let listener = match config.members.get(&config.host) {
         Some(own) => listen(own.address).await,
         None => Err(io::Error::other("the host is not in the cluster file")),
     };
-    let listener = match listener {
-        Ok(listener) => listener,
+    listener.map_err(|error| system("cannot listen for other hosts", &error))
+}
+
+/// Runs the engine again after each panic.
+async fn run_until_stopped(shared: &Arc<EtcdShared>, ready: &ReadySender) {
+    let mut listener = match listen_for_hosts(&shared.config).await {
+        Ok(listener) => Some(listener),
         Err(error) => {
-            let _ = ready.send(Err(system("cannot listen for other hosts", &error)));
+            let _ = ready.send(Err(error));
             return;
         }
     };
     let _ = ready.send(Ok(()));
-    let reporter = Arc::clone(&shared.reporter);
-    let heard = Arc::clone(&shared.heard);
-    let service = MemberService { config: Arc::clone(config), reporter, heard, raft: None };
+    loop {
+        let failure = match listener.take() {
+            Some(listener) => {
+                let running = tokio::spawn(run(Arc::clone(shared), listener)).await;
+                let Err(error) = running else { return };
+                let panic = error.try_into_panic().ok();
+                let text = panic.as_ref().map_or("", |panic| panic_text(&**panic));
+                format!("the engine has panicked: {text}")
+            }
+            None => match listen_for_hosts(&shared.config).await {
+                Ok(free) => {
+                    listener = Some(free);
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            },
+        };
+        stop_with(shared, failure);
+        if timeout(RETRY_INTERVAL, shared.stop.notified()).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// The engine has stopped for this reason.
+fn stop_with(shared: &EtcdShared, reason: String) {
+    {
+        let mut status = lock(&shared.status);
+        status.failing = Some((Instant::now(), reason.clone()));
+        status.is_failed = true;
+    }
+    shared.state.emit(EngineEvent::Failed { reason });
+}
+
+/// Runs the engine until it is stopped.
+async fn run(shared: Arc<EtcdShared>, listener: TcpListener) {
+    let service = MemberService {
+        config: Arc::clone(&shared.config),
+        reporter: Arc::clone(&shared.reporter),
+        heard: Arc::clone(&shared.heard),
+        raft: None,
+    };
     tokio::select! {
         () = serve(listener, service) => {}
-        () = follow(shared) => {}
-        () = watch(shared) => {}
+        () = follow(&shared) => {}
+        () = watch(&shared) => {}
         () = shared.stop.notified() => {}
     }
 }
@@ -143,20 +193,21 @@ async fn run(shared: &Arc<EtcdShared>, ready: &ReadySender) {
 /// Applies what etcd has, whenever something may have changed.
 async fn follow(shared: &EtcdShared) {
     loop {
-        let (outcome, known, refused) = {
+        let (outcome, known, failed) = {
             let mut client = shared.client.lock().await;
-            (client.catch_up().await, client.known().clone(), client.take_refused())
+            (client.catch_up().await, client.known().clone(), client.take_failed())
         };
-        note(shared, (outcome, refused), known);
+        note(shared, (outcome, failed), known);
         let _ = timeout(ETCD_POLL_INTERVAL, shared.changed.notified()).await;
     }
 }
 
 /// Notes whether etcd answers. After a while without an answer, the engine has failed. An endpoint
-/// that was refused is told at once: the next one may answer.
-fn note(shared: &EtcdShared, (outcome, refused): (io::Result<()>, Option<String>), known: Known) {
+/// that was refused, and a command that cannot be applied, are told at once: the next attempt may
+/// have success.
+fn note(shared: &EtcdShared, (outcome, failed): (io::Result<()>, Option<String>), known: Known) {
     let mut status = lock(&shared.status);
-    if let Some(reason) = refused.filter(|_| !status.is_failed) {
+    if let Some(reason) = failed.filter(|_| !status.is_failed) {
         status.is_failed = true;
         shared.state.emit(EngineEvent::Failed { reason });
     }

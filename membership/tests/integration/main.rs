@@ -11,6 +11,7 @@
 mod fixture;
 mod directories;
 mod etcd;
+mod etcd_failures;
 mod etcd_process;
 mod etcd_restored;
 mod failures;
