@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearstate_node::{EngineState, SharedSettings};
+use tokio::time::Instant;
 
 use crate::limits::SNAPSHOT_INTERVAL;
 use crate::own_machine::OwnMachine;
@@ -92,7 +93,7 @@ impl EtcdClient {
         (call_max, decided): (Duration, SharedSettings),
     ) -> Self {
         let compacts = settings.compacts;
-        let gateway = Gateway::new(settings, 0);
+        let gateway = Gateway::new(settings, 0, call_max);
         Self {
             gateway,
             keys,
@@ -116,7 +117,16 @@ impl EtcdClient {
     }
 
     async fn transact(&mut self, body: &serde_json::Value) -> io::Result<serde_json::Value> {
-        let reply = self.gateway.call("/v3/kv/txn", body, self.call_max).await?;
+        self.transact_until(body, None).await
+    }
+
+    /// A transaction that is not sent after this time.
+    async fn transact_until(
+        &mut self,
+        body: &serde_json::Value,
+        until: Option<Instant>,
+    ) -> io::Result<serde_json::Value> {
+        let reply = self.gateway.call("/v3/kv/txn", body, self.call_max, until).await?;
         let id = cluster_id(&reply).unwrap_or_default();
         let Some(followed) = self.followed.as_ref().filter(|one| one.cluster_id != id) else {
             return Ok(reply);
@@ -341,8 +351,13 @@ impl EtcdClient {
         Ok(created)
     }
 
-    /// Appends a command and applies it. One attempt; `None`: another host was faster.
-    pub(super) async fn append(&mut self, command: &[u8]) -> io::Result<Option<u64>> {
+    /// Appends a command and applies it. One attempt, which is not sent after `until`; `None`:
+    /// another host was faster.
+    pub(super) async fn append(
+        &mut self,
+        command: &[u8],
+        until: Instant,
+    ) -> io::Result<Option<u64>> {
         if self.known.hosts.is_empty() {
             self.catch_up().await?;
         }
@@ -352,7 +367,7 @@ impl EtcdClient {
         let index = self.state.applied() + 1;
         let creation = self.followed.as_ref().and_then(|followed| followed.creation);
         let append = self.keys.append(index, command, creation);
-        let has_won = has_succeeded(&self.transact(&append).await?);
+        let has_won = has_succeeded(&self.transact_until(&append, Some(until)).await?);
         self.catch_up().await?;
         if !has_won {
             return Ok(None);
@@ -376,7 +391,7 @@ impl EtcdClient {
         let has_replaced = written.is_ok_and(|reply| has_succeeded(&reply)) && revision != 0;
         if has_replaced && self.compacts {
             let body = EtcdKeys::compaction(revision);
-            let _ = self.gateway.call("/v3/kv/compaction", &body, self.call_max).await;
+            let _ = self.gateway.call("/v3/kv/compaction", &body, self.call_max, None).await;
         }
     }
 }

@@ -17,7 +17,7 @@ use nearstate_node::{
 };
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable};
 use crate::limits::{
@@ -236,7 +236,7 @@ fn note(shared: &EtcdShared, (outcome, failed): (io::Result<()>, Option<String>)
 /// Watches etcd. A watch that is silent is begun anew: its connection may be dead.
 async fn watch(shared: &EtcdShared) {
     let keys = EtcdKeys::new(&shared.config.cluster);
-    let mut gateway = Gateway::new(shared.settings.clone(), 1);
+    let mut gateway = Gateway::new(shared.settings.clone(), 1, shared.config.request_max());
     loop {
         if let Ok(mut body) = gateway.watch(&keys.watch(), ETCD_WATCH_MAX).await {
             while let Ok(Some(Ok(_))) = timeout(ETCD_WATCH_MAX, body.frame()).await {
@@ -248,24 +248,33 @@ async fn watch(shared: &EtcdShared) {
     }
 }
 
-/// Appends a command, again while other hosts are faster or etcd does not answer.
-async fn propose(shared: &EtcdShared, command: &[u8], max: Duration) -> Result<u64> {
-    let mut last = unavailable("etcd does not answer in time");
-    let attempts = async {
-        loop {
-            let attempt = shared.client.lock().await.append(command).await;
-            match attempt {
-                Ok(Some(index)) => return index,
-                Ok(None) => {}
-                Err(error) => {
-                    last = unavailable(error);
-                    sleep(shared.config.heartbeat() / 2).await;
-                }
+/// Appends a command, again while other hosts are faster or etcd does not answer. It is not sent
+/// after `until`: what its host has proposed may be wrong by then. A call that runs then goes on:
+/// one that is given up has to be made again. Notes why the last attempt has failed.
+async fn propose(
+    shared: &EtcdShared,
+    command: &[u8],
+    until: Instant,
+    last: &mut Error,
+) -> Option<u64> {
+    while Instant::now() < until {
+        let mut client = timeout_at(until, shared.client.lock()).await.ok()?;
+        match client.append(command, until).await {
+            Ok(Some(index)) => return Some(index),
+            Ok(None) => {}
+            Err(error) => {
+                drop(client);
+                *last = unavailable(error);
+                sleep(shared.config.heartbeat() / 2).await;
             }
         }
-    };
-    let done = timeout(max, attempts).await;
-    done.map_err(|_| last)
+    }
+    None
+}
+
+/// The error of a proposal of which no attempt has ended.
+fn silent() -> Error {
+    unavailable("etcd does not answer in time")
 }
 
 fn check_command(command: &[u8]) -> Result<()> {
@@ -310,20 +319,23 @@ impl ConsensusEngine for EtcdEngine {
         if check_command(&command).is_err() {
             return;
         }
-        let shared = Arc::clone(&self.shared);
+        let (shared, until) = (Arc::clone(&self.shared), Instant::now() + life);
         self.thread.spawn(async move {
             let _permit = permit;
             // The caller sees the effect, or proposes again.
-            // A slow etcd is waited for: a call that is given up has to be made again.
-            let life = life.max(ANSWER_MAX);
-            let _ = propose(&shared, &command, life).await;
+            let mut last = silent();
+            let _ = propose(&shared, &command, until, &mut last).await;
         });
     }
 
     fn propose_and_wait(&self, command: Vec<u8>, max: Duration) -> Result<u64> {
         check_command(&command)?;
         // The inner time-out knows the reason, the outer one is the bound.
-        self.wait(max + ETCD_CALL_MIN, propose(&self.shared, &command, max))
+        self.wait(max + ETCD_CALL_MIN, async {
+            let (until, mut last) = (Instant::now() + max, silent());
+            let done = timeout(max, propose(&self.shared, &command, until, &mut last)).await;
+            done.ok().flatten().ok_or(last)
+        })
     }
 
     fn change_vote(&self, _: &VoteChange, _: Duration) -> Result<()> {

@@ -16,12 +16,12 @@ use nearstate_node::ClientTls;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::limits::ETCD_REPLY_BYTES_MAX;
-use crate::raft::MemberStream;
+use crate::raft::{MemberStream, tune};
 
 /// An address of an etcd member for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +89,9 @@ pub(super) struct Gateway {
     connection: Option<GatewayConnection>,
     /// Calls that failed since the last reply.
     failures: u32,
+    /// The kernel gives up what is not acknowledged for this long: a request from before a cut does
+    /// not arrive when the link is back.
+    unacknowledged: Duration,
 }
 
 /// A connection. Its task ends when this is dropped.
@@ -105,8 +108,8 @@ impl Drop for GatewayConnection {
 
 impl Gateway {
     /// Begins with one of the endpoints.
-    pub(super) fn new(settings: EtcdSettings, at: usize) -> Self {
-        Self { settings, at, connection: None, failures: 0 }
+    pub(super) fn new(settings: EtcdSettings, at: usize, unacknowledged: Duration) -> Self {
+        Self { settings, at, connection: None, failures: 0, unacknowledged }
     }
 
     async fn connect(&self) -> io::Result<GatewayConnection> {
@@ -114,7 +117,7 @@ impl Gateway {
         let endpoint = endpoints.get(self.at % endpoints.len().max(1));
         let endpoint = endpoint.ok_or_else(|| io::Error::other("etcd has no endpoints"))?;
         let socket = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
-        socket.set_nodelay(true)?;
+        tune(&socket, self.unacknowledged)?;
         let stream: Box<dyn MemberStream> = match (&self.settings.tls, endpoint.is_tls) {
             (_, false) => Box::new(socket),
             (None, true) => return Err(io::Error::other("https needs the authorities of etcd")),
@@ -129,12 +132,21 @@ impl Gateway {
         Ok(GatewayConnection { sender, task })
     }
 
-    async fn send(&mut self, path: &str, body: &Value) -> io::Result<Response<Incoming>> {
+    /// Sends a request, unless that is not possible until this time.
+    async fn send(
+        &mut self,
+        path: &str,
+        body: &Value,
+        until: Option<Instant>,
+    ) -> io::Result<Response<Incoming>> {
         // It is put back by the caller, after a whole reply.
         let mut connection = match self.connection.take() {
             Some(connection) if !connection.sender.is_closed() => connection,
             Some(_) | None => self.connect().await?,
         };
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Err(io::Error::other("no connection to etcd in time"));
+        }
         let request = Request::post(path)
             .header(HOST, "etcd")
             .header(CONTENT_TYPE, "application/json")
@@ -150,16 +162,17 @@ impl Gateway {
 
     /// Sends a request and returns its reply. After a failure the next endpoint is used, and waited
     /// for twice as long, up to eight times: an etcd that is slow, because its disk or its machine
-    /// is, must answer some time.
+    /// is, must answer some time. It is not sent after `until`.
     pub(super) async fn call(
         &mut self,
         path: &str,
         body: &Value,
         max: Duration,
+        until: Option<Instant>,
     ) -> io::Result<Value> {
         let call_max = max * (1 << self.failures.min(DOUBLINGS_MAX));
         let exchange = async {
-            let reply = self.send(path, body).await?;
+            let reply = self.send(path, body, until).await?;
             let body = Limited::new(reply.into_body(), ETCD_REPLY_BYTES_MAX).collect().await;
             let body = body.map_err(io::Error::other)?.to_bytes();
             Ok(serde_json::from_slice(&body)?)
@@ -177,7 +190,7 @@ impl Gateway {
 
     /// Begins to watch. The body says something whenever a key changes.
     pub(super) async fn watch(&mut self, body: &Value, max: Duration) -> io::Result<Incoming> {
-        let begun = timeout(max, self.send("/v3/watch", body)).await;
+        let begun = timeout(max, self.send("/v3/watch", body, None)).await;
         let begun = begun.unwrap_or_else(|_| Err(io::Error::other("no watch in time")));
         if begun.is_err() {
             self.close();
@@ -208,7 +221,7 @@ impl Gateway {
         for at in 0..self.settings.endpoints.len() {
             (self.connection, self.at, self.failures) = (None, at, 0);
             let endpoint = self.endpoint();
-            if let Ok(reply) = self.call(path, body, max).await {
+            if let Ok(reply) = self.call(path, body, max, None).await {
                 first = if replies.is_empty() { at } else { first };
                 replies.push((endpoint, reply));
             }

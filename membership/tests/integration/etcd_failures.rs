@@ -12,6 +12,7 @@ use nearstate_node::{ConsensusEngine as _, EngineEvent};
 use crate::etcd_process::{Etcd, hosts};
 use crate::failures::{check_recovers_from_panic, panicking};
 use crate::fixture::{Cluster, Host, LONG, free_address, is_within, until};
+use crate::slow::Proxy;
 
 #[test]
 fn a_state_machine_that_panics_at_a_command_of_etcd_is_a_failure_that_passes() {
@@ -68,4 +69,26 @@ fn a_host_whose_disk_hangs_reports_all_the_same() {
     drop(reader);
     host.until_line("first");
     assert!(applied.exists());
+}
+
+/// What a host has proposed may be wrong a moment later. A cut shorter than that of an etcd that
+/// has failed lets no old proposal through.
+#[test]
+fn a_proposal_is_not_sent_to_etcd_after_its_life() {
+    let etcd = Etcd::start(1);
+    let mut cluster = hosts(&etcd);
+    drop(cluster.hosts.remove(&3));
+    let (proxy, address) = Proxy::start(etcd.members[0].0);
+    let endpoints = vec![EtcdEndpoint::parse(&format!("http://{address}")).unwrap()];
+    let settings = EtcdSettings { endpoints, ..etcd.settings() };
+    cluster.hosts.insert(3, Host::start_etcd(cluster.config(3), settings).unwrap());
+    cluster.propose(3, "first");
+    proxy.cut();
+    cluster.hosts[&3].engine.propose(b"stale".to_vec(), Duration::from_millis(150));
+    is_within(Duration::from_millis(500), || false);
+    proxy.mend();
+    cluster.propose(3, "second");
+    let stale = || cluster.hosts[&1].told().0.contains("stale");
+    assert!(!is_within(Duration::from_secs(2), stale));
+    assert!(cluster.hosts[&1].told().0.contains("second"));
 }
