@@ -8,17 +8,13 @@ use std::time::Duration;
 use nearstate_node::{EngineState, SharedSettings};
 use tokio::time::Instant;
 
-use crate::limits::SNAPSHOT_INTERVAL;
+use crate::limits::{ETCD_COMPARED_MAX, SNAPSHOT_INTERVAL};
 use crate::own_machine::OwnMachine;
 use crate::raft::MachineFactory;
 
 use super::applied::{AppliedCommand, AppliedFile};
 use super::gateway::{EtcdSettings, Gateway};
 use super::keys::{EtcdKeys, StoredCommands, cluster_id, has_succeeded};
-
-/// How much longer a reply is waited for before the cluster is created: an endpoint that is not
-/// compared may be a wrong one.
-const COMPARED_WAIT_FACTOR: u32 = 4;
 
 /// What is known of etcd.
 #[derive(Clone, Debug, Default)]
@@ -152,8 +148,7 @@ impl EtcdClient {
     /// Why the cluster is not created: endpoints that answer belong to different etcds.
     pub(super) async fn disagreement(&mut self) -> Option<String> {
         let read = self.keys.read(1, self.noted());
-        let wait_max = self.call_max * COMPARED_WAIT_FACTOR;
-        let replies = self.gateway.ask_all(("/v3/kv/txn", &read), wait_max).await;
+        let replies = self.gateway.ask_all(("/v3/kv/txn", &read), ETCD_COMPARED_MAX).await;
         let of = |(endpoint, reply): &(String, serde_json::Value)| {
             (endpoint.clone(), cluster_id(reply).unwrap_or_default().to_owned())
         };

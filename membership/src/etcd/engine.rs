@@ -46,6 +46,9 @@ struct EtcdShared {
     permits: Arc<Semaphore>,
     /// Something may have changed.
     changed: Notify,
+    /// A read that runs is given up: the cluster is to be created, and an endpoint that is asked may
+    /// be silent.
+    wanted: Notify,
     stop: Arc<Notify>,
 }
 
@@ -105,6 +108,7 @@ impl EtcdEngine {
             status: Mutex::default(),
             permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
             changed: Notify::new(),
+            wanted: Notify::new(),
             stop: Arc::default(),
         });
         let running = Arc::clone(&shared);
@@ -193,11 +197,14 @@ async fn run(shared: Arc<EtcdShared>, listener: TcpListener) {
 /// Applies what etcd has, whenever something may have changed.
 async fn follow(shared: &EtcdShared) {
     loop {
-        let (outcome, known, failed) = {
+        let read = async {
             let mut client = shared.client.lock().await;
             (client.catch_up().await, client.known().clone(), client.take_failed())
         };
-        note(shared, (outcome, failed), known);
+        tokio::select! {
+            (outcome, known, failed) = read => note(shared, (outcome, failed), known),
+            () = shared.wanted.notified() => {}
+        }
         let _ = timeout(ETCD_POLL_INTERVAL, shared.changed.notified()).await;
     }
 }
@@ -238,12 +245,13 @@ async fn watch(shared: &EtcdShared) {
     let keys = EtcdKeys::new(&shared.config.cluster);
     let mut gateway = Gateway::new(shared.settings.clone(), 1, shared.config.request_max());
     loop {
+        // One that could not begin has left its endpoint already.
         if let Ok(mut body) = gateway.watch(&keys.watch(), ETCD_WATCH_MAX).await {
             while let Ok(Some(Ok(_))) = timeout(ETCD_WATCH_MAX, body.frame()).await {
                 shared.changed.notify_one();
             }
+            gateway.close();
         }
-        gateway.close();
         sleep(shared.config.heartbeat()).await;
     }
 }
@@ -296,6 +304,7 @@ impl ConsensusEngine for EtcdEngine {
         let call = RandomState::new().hash_one(self.shared.config.host);
         let created = self.wait(ANSWER_MAX, async {
             loop {
+                self.shared.wanted.notify_one();
                 let mut client = self.shared.client.lock().await;
                 if let Some(detail) = client.disagreement().await {
                     return Err(Error::BadArgument { detail });

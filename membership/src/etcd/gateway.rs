@@ -1,6 +1,7 @@
 //! Requests to etcd's JSON gateway over HTTP/1.1. A connection that fails or takes too long is
 //! closed, and the next endpoint is asked.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use nearstate_model::Error;
 use nearstate_node::ClientTls;
 use serde_json::Value;
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -209,25 +210,31 @@ impl Gateway {
         endpoints.get(self.at % endpoints.len().max(1)).map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Asks every endpoint the same. Returns the replies of those that answer. The first one of
-    /// them is used next.
+    /// Asks all endpoints the same, at the same time. Returns the replies of those that answer. The
+    /// first one of them is used next.
     pub(super) async fn ask_all(
         &mut self,
-        (path, body): (&str, &Value),
+        (path, body): (&'static str, &Value),
         max: Duration,
     ) -> Vec<(String, Value)> {
-        let (failures, mut replies) = (self.failures, Vec::new());
-        let mut first = self.at;
+        let mut calls = JoinSet::new();
         for at in 0..self.settings.endpoints.len() {
-            (self.connection, self.at, self.failures) = (None, at, 0);
-            let endpoint = self.endpoint();
-            if let Ok(reply) = self.call(path, body, max, None).await {
-                first = if replies.is_empty() { at } else { first };
-                replies.push((endpoint, reply));
+            let mut gateway = Self::new(self.settings.clone(), at, self.unacknowledged);
+            let (endpoint, body) = (gateway.endpoint(), body.clone());
+            calls.spawn(async move {
+                let reply = gateway.call(path, &body, max, None).await;
+                (at, endpoint, reply)
+            });
+        }
+        let mut replies = BTreeMap::new();
+        while let Some(done) = calls.join_next().await {
+            if let Ok((at, endpoint, Ok(reply))) = done {
+                replies.insert(at, (endpoint, reply));
             }
         }
-        (self.connection, self.at, self.failures) = (None, first, failures);
-        replies
+        self.connection = None;
+        self.at = replies.first_key_value().map_or(self.at, |(at, _)| *at);
+        replies.into_values().collect()
     }
 
     /// Closes the connection. The next one is to the next endpoint.

@@ -12,6 +12,7 @@ mod fixture;
 mod directories;
 mod etcd;
 mod etcd_failures;
+mod etcd_gateway;
 mod etcd_process;
 mod etcd_restored;
 mod failures;
