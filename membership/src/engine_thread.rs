@@ -41,15 +41,18 @@ pub(crate) struct EngineThread {
 }
 
 impl EngineThread {
-    /// Starts, and returns when the future has said that it is ready.
+    /// Starts, and returns when the future has said that it is ready. `blocking_max`: threads for
+    /// work that blocks. With one, it is done in the order in which it is handed over.
     ///
     /// # Errors
     /// `System`: no runtime or no thread; what the future says.
     pub(crate) fn start<F: Future<Output = ()>>(
         stop: Arc<Notify>,
+        blocking_max: usize,
         run: impl FnOnce(ReadySender) -> F + Send + 'static,
     ) -> Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_all().max_blocking_threads(blocking_max).build();
         let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
         let handle = runtime.handle().clone();
         let (ready, is_ready) = mpsc::sync_channel(1);

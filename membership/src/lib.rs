@@ -5,6 +5,7 @@
 
 mod etcd;
 mod raft;
+mod own_machine;
 mod engine_thread;
 mod limits;
 

@@ -88,6 +88,15 @@ pub(crate) const ETCD_REPLY_BYTES_MAX: usize = 4 << 20;
 /// A request to etcd takes at least this long before the next endpoint is asked.
 pub(crate) const ETCD_CALL_MIN: Duration = Duration::from_millis(200);
 
+/// How long the replies of all endpoints are waited for before the cluster is created: one that is
+/// not compared may be a wrong one. The other half of [`ANSWER_MAX`] is left for the creation.
+pub(crate) const ETCD_COMPARED_MAX: Duration = Duration::from_secs(1);
+const _: () = assert!(ETCD_COMPARED_MAX.as_millis() * 2 <= ANSWER_MAX.as_millis(), "half of it");
+
+/// Threads of the etcd engine for work that blocks: the names of its endpoints are looked up, and
+/// the last command is noted in a file. A look-up that hangs must not delay the note.
+pub(crate) const ETCD_BLOCKING_MAX: usize = 8;
+
 /// How often a host reads from etcd while its watch says nothing.
 pub(crate) const ETCD_POLL_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -25,7 +25,7 @@ pub use connection::MemberTls;
 pub use engine::{RaftEngine, ask_for_report};
 
 // For the engine of etcd, whose hosts ask each other for reports.
-pub(crate) use connection::MemberStream;
+pub(crate) use connection::{MemberStream, tune};
 pub(crate) use disk::lock_directory;
 pub(crate) use engine::report_of;
 pub(crate) use heard::HeardHosts;

@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearstate_node::{EngineState, SharedSettings};
+use tokio::time::Instant;
 
-use crate::limits::SNAPSHOT_INTERVAL;
+use crate::limits::{ETCD_COMPARED_MAX, SNAPSHOT_INTERVAL};
+use crate::own_machine::OwnMachine;
+use crate::raft::MachineFactory;
 
 use super::applied::{AppliedCommand, AppliedFile};
 use super::gateway::{EtcdSettings, Gateway};
 use super::keys::{EtcdKeys, StoredCommands, cluster_id, has_succeeded};
-
-/// How much longer a reply is waited for before the cluster is created: an endpoint that is not
-/// compared may be a wrong one.
-const COMPARED_WAIT_FACTOR: u32 = 4;
 
 /// What is known of etcd.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +40,9 @@ pub(super) struct EtcdClient {
     gateway: Gateway,
     keys: EtcdKeys,
     state: Arc<EngineState>,
+    machine: MachineFactory,
+    /// Absent before the first command, and after a failure.
+    own: Option<OwnMachine>,
     call_max: Duration,
     compacts: bool,
     /// The last command that was applied here, by this process or an earlier one, to see that etcd
@@ -51,8 +53,9 @@ pub(super) struct EtcdClient {
     /// The settings on which decisions rest.
     decided: SharedSettings,
     followed: Option<FollowedEtcd>,
-    /// Why an endpoint was refused, until that is told.
-    refused: Option<String>,
+    /// What is a failure at once, until that is told: an endpoint was refused, or the state machine
+    /// has failed.
+    failed: Option<String>,
 }
 
 /// Why an endpoint is refused: its etcd is not the one that is known.
@@ -81,15 +84,18 @@ fn lost(what: &str) -> String {
 impl EtcdClient {
     pub(super) fn new(
         settings: EtcdSettings,
-        (keys, state, last): (EtcdKeys, Arc<EngineState>, AppliedFile),
+        (keys, last): (EtcdKeys, AppliedFile),
+        (state, machine): (Arc<EngineState>, MachineFactory),
         (call_max, decided): (Duration, SharedSettings),
     ) -> Self {
         let compacts = settings.compacts;
-        let gateway = Gateway::new(settings, 0);
+        let gateway = Gateway::new(settings, 0, call_max);
         Self {
             gateway,
             keys,
             state,
+            machine,
+            own: None,
             call_max,
             compacts,
             last,
@@ -97,7 +103,7 @@ impl EtcdClient {
             known: Known::default(),
             decided,
             followed: None,
-            refused: None,
+            failed: None,
         }
     }
 
@@ -107,7 +113,16 @@ impl EtcdClient {
     }
 
     async fn transact(&mut self, body: &serde_json::Value) -> io::Result<serde_json::Value> {
-        let reply = self.gateway.call("/v3/kv/txn", body, self.call_max).await?;
+        self.transact_until(body, None).await
+    }
+
+    /// A transaction that is not sent after this time.
+    async fn transact_until(
+        &mut self,
+        body: &serde_json::Value,
+        until: Option<Instant>,
+    ) -> io::Result<serde_json::Value> {
+        let reply = self.gateway.call("/v3/kv/txn", body, self.call_max, until).await?;
         let id = cluster_id(&reply).unwrap_or_default();
         let Some(followed) = self.followed.as_ref().filter(|one| one.cluster_id != id) else {
             return Ok(reply);
@@ -121,20 +136,19 @@ impl EtcdClient {
     /// Refuses the endpoint that has answered. The next one is asked.
     fn refuse(&mut self, reason: String) -> io::Error {
         self.gateway.close();
-        self.refused = Some(reason.clone());
+        self.failed = Some(reason.clone());
         io::Error::other(reason)
     }
 
-    /// Why an endpoint was refused since the last call.
-    pub(super) fn take_refused(&mut self) -> Option<String> {
-        self.refused.take()
+    /// What has been a failure since the last call, also if the next attempt had success.
+    pub(super) fn take_failed(&mut self) -> Option<String> {
+        self.failed.take()
     }
 
     /// Why the cluster is not created: endpoints that answer belong to different etcds.
     pub(super) async fn disagreement(&mut self) -> Option<String> {
         let read = self.keys.read(1, self.noted());
-        let wait_max = self.call_max * COMPARED_WAIT_FACTOR;
-        let replies = self.gateway.ask_all(("/v3/kv/txn", &read), wait_max).await;
+        let replies = self.gateway.ask_all(("/v3/kv/txn", &read), ETCD_COMPARED_MAX).await;
         let of = |(endpoint, reply): &(String, serde_json::Value)| {
             (endpoint.clone(), cluster_id(reply).unwrap_or_default().to_owned())
         };
@@ -173,10 +187,38 @@ impl EtcdClient {
                 }
                 return Err(io::Error::other(reason));
             }
-            if self.apply(applied, stored)? {
+            if self.apply(applied, stored).await? {
                 return Ok(());
             }
         }
+    }
+
+    /// Changes the state. After an error its state machine is made anew, from what was applied.
+    fn change_state(
+        &mut self,
+        work: impl FnOnce(&mut OwnMachine) -> nearstate_model::Result<()>,
+    ) -> io::Result<()> {
+        let done = self.own().and_then(|mut own| {
+            work(&mut own)?;
+            self.own = Some(own);
+            Ok(())
+        });
+        done.map_err(|error| {
+            self.failed = Some(error.to_string());
+            io::Error::other(error)
+        })
+    }
+
+    fn own(&mut self) -> nearstate_model::Result<OwnMachine> {
+        if let Some(own) = self.own.take() {
+            return Ok(own);
+        }
+        let mut own = OwnMachine::new((self.machine)(), Arc::clone(&self.state));
+        let (applied, state) = self.state.snapshot();
+        if applied > 0 {
+            own.restore(applied, &state)?;
+        }
+        Ok(own)
     }
 
     /// An earlier version has created the cluster without settings: the first host of this one
@@ -237,7 +279,7 @@ impl EtcdClient {
             (Some(last), None) if last.index > in_snapshot => {
                 return Some(format!("command {} is missing", last.index));
             }
-            (Some(_), _) | (None, _) => {}
+            (Some(_) | None, _) => {}
         }
         let next = applied + 1;
         let mut expected = stored.commands.iter().filter(|command| command.index > applied);
@@ -249,7 +291,7 @@ impl EtcdClient {
     }
 
     /// Applies what was read. True if that is all.
-    fn apply(&mut self, applied: u64, stored: StoredCommands) -> io::Result<bool> {
+    async fn apply(&mut self, applied: u64, stored: StoredCommands) -> io::Result<bool> {
         let StoredCommands { created, head, snapshot, snapshot_revision, creation, .. } = stored;
         let StoredCommands { commands, term, settings, halted, .. } = stored;
         if let Some(reason) = halted {
@@ -268,8 +310,8 @@ impl EtcdClient {
         let new: Vec<_> = commands.iter().filter(|command| command.index > applied).collect();
         let is_behind = new.first().map_or(head > applied, |first| first.index != applied + 1);
         if is_behind && let Some((index, state)) = snapshot {
-            self.note(AppliedCommand::restored(index, creation))?;
-            self.state.restore(index, &state).map_err(io::Error::other)?;
+            self.note(AppliedCommand::restored(index, creation)).await?;
+            self.change_state(|own| own.restore(index, &state))?;
             return Ok(false);
         }
         let missing = (applied + 1..).zip(&new).find(|(index, command)| command.index != *index);
@@ -277,21 +319,21 @@ impl EtcdClient {
             return Err(io::Error::other(lost(&format!("command {index} is missing"))));
         }
         if let Some(last) = new.last() {
-            self.note(AppliedCommand::of(last, creation))?;
+            self.note(AppliedCommand::of(last, creation)).await?;
         }
         for command in &new {
-            self.state.apply(command.index, &command.bytes).map_err(io::Error::other)?;
+            self.change_state(|own| own.apply(command.index, &command.bytes))?;
         }
         Ok(applied + new.len() as u64 >= head)
     }
 
     /// Notes the last command that is about to be applied, unless a later one is noted: a host that
     /// has started applies again what it has applied before.
-    fn note(&mut self, applied: AppliedCommand) -> io::Result<()> {
+    async fn note(&mut self, applied: AppliedCommand) -> io::Result<()> {
         if self.last.known().is_some_and(|known| known.is_behind(&applied)) {
             return Ok(());
         }
-        self.last.store(applied)
+        self.last.store(applied).await
     }
 
     /// Creates the cluster. False: it exists, and another call created it.
@@ -304,8 +346,13 @@ impl EtcdClient {
         Ok(created)
     }
 
-    /// Appends a command and applies it. One attempt; `None`: another host was faster.
-    pub(super) async fn append(&mut self, command: &[u8]) -> io::Result<Option<u64>> {
+    /// Appends a command and applies it. One attempt, which is not sent after `until`; `None`:
+    /// another host was faster.
+    pub(super) async fn append(
+        &mut self,
+        command: &[u8],
+        until: Instant,
+    ) -> io::Result<Option<u64>> {
         if self.known.hosts.is_empty() {
             self.catch_up().await?;
         }
@@ -315,7 +362,7 @@ impl EtcdClient {
         let index = self.state.applied() + 1;
         let creation = self.followed.as_ref().and_then(|followed| followed.creation);
         let append = self.keys.append(index, command, creation);
-        let has_won = has_succeeded(&self.transact(&append).await?);
+        let has_won = has_succeeded(&self.transact_until(&append, Some(until)).await?);
         self.catch_up().await?;
         if !has_won {
             return Ok(None);
@@ -339,7 +386,7 @@ impl EtcdClient {
         let has_replaced = written.is_ok_and(|reply| has_succeeded(&reply)) && revision != 0;
         if has_replaced && self.compacts {
             let body = EtcdKeys::compaction(revision);
-            let _ = self.gateway.call("/v3/kv/compaction", &body, self.call_max).await;
+            let _ = self.gateway.call("/v3/kv/compaction", &body, self.call_max, None).await;
         }
     }
 }

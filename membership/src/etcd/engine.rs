@@ -15,11 +15,16 @@ use nearstate_node::{
     ConsensusEngine, ENGINE_COMMAND_BYTES_MAX, EngineEvent, EngineState, EngineStatus, EventWaker,
     VoteChange,
 };
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable};
-use crate::limits::{ANSWER_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSALS_MAX};
+use crate::limits::{
+    ANSWER_MAX, ETCD_BLOCKING_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX,
+    PROPOSALS_MAX, RETRY_INTERVAL,
+};
+use crate::own_machine::panic_text;
 use crate::raft::{
     HeardHosts, MemberService, MembershipConfig, Reporter, listen, lock_directory, report_of, serve,
 };
@@ -41,6 +46,9 @@ struct EtcdShared {
     permits: Arc<Semaphore>,
     /// Something may have changed.
     changed: Notify,
+    /// A read that runs is given up: the cluster is to be created, and an endpoint that is asked may
+    /// be silent.
+    wanted: Notify,
     stop: Arc<Notify>,
 }
 
@@ -85,25 +93,27 @@ impl EtcdEngine {
         let state = Arc::new(EngineState::new((config.machine)(), waker));
         let last = AppliedFile::open(&config.directory)
             .map_err(|error| system("cannot read what was applied from etcd", &error))?;
-        let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state), last);
+        let keys = (EtcdKeys::new(&config.cluster), last);
+        let machine = (Arc::clone(&state), Arc::clone(&config.machine));
         let call = (config.request_max().max(ETCD_CALL_MIN), config.decided.clone());
         let reporter = Reporter::start(Arc::clone(&config.report))
             .map_err(|error| system("cannot start a thread", &error))?;
         let shared = Arc::new(EtcdShared {
             reporter: Arc::new(reporter),
             heard: Arc::default(),
-            client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call)),
+            client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, machine, call)),
             config: Arc::new(config),
             settings,
             state,
             status: Mutex::default(),
             permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
             changed: Notify::new(),
+            wanted: Notify::new(),
             stop: Arc::default(),
         });
         let running = Arc::clone(&shared);
-        let run = |ready: ReadySender| async move { run(&running, &ready).await };
-        let thread = EngineThread::start(Arc::clone(&shared.stop), run)?;
+        let run = |ready: ReadySender| async move { run_until_stopped(&running, &ready).await };
+        let thread = EngineThread::start(Arc::clone(&shared.stop), ETCD_BLOCKING_MAX, run)?;
         Ok(Self { shared, thread, _lock: lock })
     }
 
@@ -115,27 +125,71 @@ impl EtcdEngine {
     }
 }
 
-async fn run(shared: &Arc<EtcdShared>, ready: &ReadySender) {
-    let config = &shared.config;
+/// Listens for other hosts.
+async fn listen_for_hosts(config: &MembershipConfig) -> Result<TcpListener> {
     let listener = match config.members.get(&config.host) {
         Some(own) => listen(own.address).await,
         None => Err(io::Error::other("the host is not in the cluster file")),
     };
-    let listener = match listener {
-        Ok(listener) => listener,
+    listener.map_err(|error| system("cannot listen for other hosts", &error))
+}
+
+/// Runs the engine again after each panic.
+async fn run_until_stopped(shared: &Arc<EtcdShared>, ready: &ReadySender) {
+    let mut listener = match listen_for_hosts(&shared.config).await {
+        Ok(listener) => Some(listener),
         Err(error) => {
-            let _ = ready.send(Err(system("cannot listen for other hosts", &error)));
+            let _ = ready.send(Err(error));
             return;
         }
     };
     let _ = ready.send(Ok(()));
-    let reporter = Arc::clone(&shared.reporter);
-    let heard = Arc::clone(&shared.heard);
-    let service = MemberService { config: Arc::clone(config), reporter, heard, raft: None };
+    loop {
+        let failure = match listener.take() {
+            Some(listener) => {
+                let running = tokio::spawn(run(Arc::clone(shared), listener)).await;
+                let Err(error) = running else { return };
+                let panic = error.try_into_panic().ok();
+                let text = panic.as_ref().map_or("", |panic| panic_text(&**panic));
+                format!("the engine has panicked: {text}")
+            }
+            None => match listen_for_hosts(&shared.config).await {
+                Ok(free) => {
+                    listener = Some(free);
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            },
+        };
+        stop_with(shared, failure);
+        if timeout(RETRY_INTERVAL, shared.stop.notified()).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// The engine has stopped for this reason.
+fn stop_with(shared: &EtcdShared, reason: String) {
+    {
+        let mut status = lock(&shared.status);
+        status.failing = Some((Instant::now(), reason.clone()));
+        status.is_failed = true;
+    }
+    shared.state.emit(EngineEvent::Failed { reason });
+}
+
+/// Runs the engine until it is stopped.
+async fn run(shared: Arc<EtcdShared>, listener: TcpListener) {
+    let service = MemberService {
+        config: Arc::clone(&shared.config),
+        reporter: Arc::clone(&shared.reporter),
+        heard: Arc::clone(&shared.heard),
+        raft: None,
+    };
     tokio::select! {
         () = serve(listener, service) => {}
-        () = follow(shared) => {}
-        () = watch(shared) => {}
+        () = follow(&shared) => {}
+        () = watch(&shared) => {}
         () = shared.stop.notified() => {}
     }
 }
@@ -143,20 +197,24 @@ async fn run(shared: &Arc<EtcdShared>, ready: &ReadySender) {
 /// Applies what etcd has, whenever something may have changed.
 async fn follow(shared: &EtcdShared) {
     loop {
-        let (outcome, known, refused) = {
+        let read = async {
             let mut client = shared.client.lock().await;
-            (client.catch_up().await, client.known().clone(), client.take_refused())
+            (client.catch_up().await, client.known().clone(), client.take_failed())
         };
-        note(shared, (outcome, refused), known);
+        tokio::select! {
+            (outcome, known, failed) = read => note(shared, (outcome, failed), known),
+            () = shared.wanted.notified() => {}
+        }
         let _ = timeout(ETCD_POLL_INTERVAL, shared.changed.notified()).await;
     }
 }
 
 /// Notes whether etcd answers. After a while without an answer, the engine has failed. An endpoint
-/// that was refused is told at once: the next one may answer.
-fn note(shared: &EtcdShared, (outcome, refused): (io::Result<()>, Option<String>), known: Known) {
+/// that was refused, and a command that cannot be applied, are told at once: the next attempt may
+/// have success.
+fn note(shared: &EtcdShared, (outcome, failed): (io::Result<()>, Option<String>), known: Known) {
     let mut status = lock(&shared.status);
-    if let Some(reason) = refused.filter(|_| !status.is_failed) {
+    if let Some(reason) = failed.filter(|_| !status.is_failed) {
         status.is_failed = true;
         shared.state.emit(EngineEvent::Failed { reason });
     }
@@ -185,36 +243,46 @@ fn note(shared: &EtcdShared, (outcome, refused): (io::Result<()>, Option<String>
 /// Watches etcd. A watch that is silent is begun anew: its connection may be dead.
 async fn watch(shared: &EtcdShared) {
     let keys = EtcdKeys::new(&shared.config.cluster);
-    let mut gateway = Gateway::new(shared.settings.clone(), 1);
+    let mut gateway = Gateway::new(shared.settings.clone(), 1, shared.config.request_max());
     loop {
+        // One that could not begin has left its endpoint already.
         if let Ok(mut body) = gateway.watch(&keys.watch(), ETCD_WATCH_MAX).await {
             while let Ok(Some(Ok(_))) = timeout(ETCD_WATCH_MAX, body.frame()).await {
                 shared.changed.notify_one();
             }
+            gateway.close();
         }
-        gateway.close();
         sleep(shared.config.heartbeat()).await;
     }
 }
 
-/// Appends a command, again while other hosts are faster or etcd does not answer.
-async fn propose(shared: &EtcdShared, command: &[u8], max: Duration) -> Result<u64> {
-    let mut last = unavailable("etcd does not answer in time");
-    let attempts = async {
-        loop {
-            let attempt = shared.client.lock().await.append(command).await;
-            match attempt {
-                Ok(Some(index)) => return index,
-                Ok(None) => {}
-                Err(error) => {
-                    last = unavailable(error);
-                    sleep(shared.config.heartbeat() / 2).await;
-                }
+/// Appends a command, again while other hosts are faster or etcd does not answer. It is not sent
+/// after `until`: what its host has proposed may be wrong by then. A call that runs then goes on:
+/// one that is given up has to be made again. Notes why the last attempt has failed.
+async fn propose(
+    shared: &EtcdShared,
+    command: &[u8],
+    until: Instant,
+    last: &mut Error,
+) -> Option<u64> {
+    while Instant::now() < until {
+        let mut client = timeout_at(until, shared.client.lock()).await.ok()?;
+        match client.append(command, until).await {
+            Ok(Some(index)) => return Some(index),
+            Ok(None) => {}
+            Err(error) => {
+                drop(client);
+                *last = unavailable(error);
+                sleep(shared.config.heartbeat() / 2).await;
             }
         }
-    };
-    let done = timeout(max, attempts).await;
-    done.map_err(|_| last)
+    }
+    None
+}
+
+/// The error of a proposal of which no attempt has ended.
+fn silent() -> Error {
+    unavailable("etcd does not answer in time")
 }
 
 fn check_command(command: &[u8]) -> Result<()> {
@@ -236,6 +304,7 @@ impl ConsensusEngine for EtcdEngine {
         let call = RandomState::new().hash_one(self.shared.config.host);
         let created = self.wait(ANSWER_MAX, async {
             loop {
+                self.shared.wanted.notify_one();
                 let mut client = self.shared.client.lock().await;
                 if let Some(detail) = client.disagreement().await {
                     return Err(Error::BadArgument { detail });
@@ -259,20 +328,23 @@ impl ConsensusEngine for EtcdEngine {
         if check_command(&command).is_err() {
             return;
         }
-        let shared = Arc::clone(&self.shared);
+        let (shared, until) = (Arc::clone(&self.shared), Instant::now() + life);
         self.thread.spawn(async move {
             let _permit = permit;
             // The caller sees the effect, or proposes again.
-            // A slow etcd is waited for: a call that is given up has to be made again.
-            let life = life.max(ANSWER_MAX);
-            let _ = propose(&shared, &command, life).await;
+            let mut last = silent();
+            let _ = propose(&shared, &command, until, &mut last).await;
         });
     }
 
     fn propose_and_wait(&self, command: Vec<u8>, max: Duration) -> Result<u64> {
         check_command(&command)?;
         // The inner time-out knows the reason, the outer one is the bound.
-        self.wait(max + ETCD_CALL_MIN, propose(&self.shared, &command, max))
+        self.wait(max + ETCD_CALL_MIN, async {
+            let (until, mut last) = (Instant::now() + max, silent());
+            let done = timeout(max, propose(&self.shared, &command, until, &mut last)).await;
+            done.ok().flatten().ok_or(last)
+        })
     }
 
     fn change_vote(&self, _: &VoteChange, _: Duration) -> Result<()> {

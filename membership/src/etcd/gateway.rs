@@ -1,6 +1,7 @@
 //! Requests to etcd's JSON gateway over HTTP/1.1. A connection that fails or takes too long is
 //! closed, and the next endpoint is asked.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -15,13 +16,13 @@ use nearstate_model::Error;
 use nearstate_node::ClientTls;
 use serde_json::Value;
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::limits::ETCD_REPLY_BYTES_MAX;
-use crate::raft::MemberStream;
+use crate::raft::{MemberStream, tune};
 
 /// An address of an etcd member for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,9 @@ pub(super) struct Gateway {
     connection: Option<GatewayConnection>,
     /// Calls that failed since the last reply.
     failures: u32,
+    /// The kernel gives up what is not acknowledged for this long: a request from before a cut does
+    /// not arrive when the link is back.
+    unacknowledged: Duration,
 }
 
 /// A connection. Its task ends when this is dropped.
@@ -105,8 +109,8 @@ impl Drop for GatewayConnection {
 
 impl Gateway {
     /// Begins with one of the endpoints.
-    pub(super) fn new(settings: EtcdSettings, at: usize) -> Self {
-        Self { settings, at, connection: None, failures: 0 }
+    pub(super) fn new(settings: EtcdSettings, at: usize, unacknowledged: Duration) -> Self {
+        Self { settings, at, connection: None, failures: 0, unacknowledged }
     }
 
     async fn connect(&self) -> io::Result<GatewayConnection> {
@@ -114,7 +118,7 @@ impl Gateway {
         let endpoint = endpoints.get(self.at % endpoints.len().max(1));
         let endpoint = endpoint.ok_or_else(|| io::Error::other("etcd has no endpoints"))?;
         let socket = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
-        socket.set_nodelay(true)?;
+        tune(&socket, self.unacknowledged)?;
         let stream: Box<dyn MemberStream> = match (&self.settings.tls, endpoint.is_tls) {
             (_, false) => Box::new(socket),
             (None, true) => return Err(io::Error::other("https needs the authorities of etcd")),
@@ -129,12 +133,21 @@ impl Gateway {
         Ok(GatewayConnection { sender, task })
     }
 
-    async fn send(&mut self, path: &str, body: &Value) -> io::Result<Response<Incoming>> {
+    /// Sends a request, unless that is not possible until this time.
+    async fn send(
+        &mut self,
+        path: &str,
+        body: &Value,
+        until: Option<Instant>,
+    ) -> io::Result<Response<Incoming>> {
         // It is put back by the caller, after a whole reply.
         let mut connection = match self.connection.take() {
             Some(connection) if !connection.sender.is_closed() => connection,
             Some(_) | None => self.connect().await?,
         };
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Err(io::Error::other("no connection to etcd in time"));
+        }
         let request = Request::post(path)
             .header(HOST, "etcd")
             .header(CONTENT_TYPE, "application/json")
@@ -150,16 +163,17 @@ impl Gateway {
 
     /// Sends a request and returns its reply. After a failure the next endpoint is used, and waited
     /// for twice as long, up to eight times: an etcd that is slow, because its disk or its machine
-    /// is, must answer some time.
+    /// is, must answer some time. It is not sent after `until`.
     pub(super) async fn call(
         &mut self,
         path: &str,
         body: &Value,
         max: Duration,
+        until: Option<Instant>,
     ) -> io::Result<Value> {
         let call_max = max * (1 << self.failures.min(DOUBLINGS_MAX));
         let exchange = async {
-            let reply = self.send(path, body).await?;
+            let reply = self.send(path, body, until).await?;
             let body = Limited::new(reply.into_body(), ETCD_REPLY_BYTES_MAX).collect().await;
             let body = body.map_err(io::Error::other)?.to_bytes();
             Ok(serde_json::from_slice(&body)?)
@@ -177,7 +191,7 @@ impl Gateway {
 
     /// Begins to watch. The body says something whenever a key changes.
     pub(super) async fn watch(&mut self, body: &Value, max: Duration) -> io::Result<Incoming> {
-        let begun = timeout(max, self.send("/v3/watch", body)).await;
+        let begun = timeout(max, self.send("/v3/watch", body, None)).await;
         let begun = begun.unwrap_or_else(|_| Err(io::Error::other("no watch in time")));
         if begun.is_err() {
             self.close();
@@ -196,25 +210,31 @@ impl Gateway {
         endpoints.get(self.at % endpoints.len().max(1)).map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Asks every endpoint the same. Returns the replies of those that answer. The first one of
-    /// them is used next.
+    /// Asks all endpoints the same, at the same time. Returns the replies of those that answer. The
+    /// first one of them is used next.
     pub(super) async fn ask_all(
         &mut self,
-        (path, body): (&str, &Value),
+        (path, body): (&'static str, &Value),
         max: Duration,
     ) -> Vec<(String, Value)> {
-        let (failures, mut replies) = (self.failures, Vec::new());
-        let mut first = self.at;
+        let mut calls = JoinSet::new();
         for at in 0..self.settings.endpoints.len() {
-            (self.connection, self.at, self.failures) = (None, at, 0);
-            let endpoint = self.endpoint();
-            if let Ok(reply) = self.call(path, body, max).await {
-                first = if replies.is_empty() { at } else { first };
-                replies.push((endpoint, reply));
+            let mut gateway = Self::new(self.settings.clone(), at, self.unacknowledged);
+            let (endpoint, body) = (gateway.endpoint(), body.clone());
+            calls.spawn(async move {
+                let reply = gateway.call(path, &body, max, None).await;
+                (at, endpoint, reply)
+            });
+        }
+        let mut replies = BTreeMap::new();
+        while let Some(done) = calls.join_next().await {
+            if let Ok((at, endpoint, Ok(reply))) = done {
+                replies.insert(at, (endpoint, reply));
             }
         }
-        (self.connection, self.at, self.failures) = (None, first, failures);
-        replies
+        self.connection = None;
+        self.at = replies.first_key_value().map_or(self.at, |(at, _)| *at);
+        replies.into_values().collect()
     }
 
     /// Closes the connection. The next one is to the next endpoint.

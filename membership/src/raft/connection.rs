@@ -63,7 +63,8 @@ impl MemberTls {
     }
 }
 
-fn tune(socket: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
+/// Sends at once, and gives up what is not acknowledged in time.
+pub(crate) fn tune(socket: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let ms = u32::try_from(unacknowledged.as_millis()).unwrap_or(u32::MAX);
     Ok(set_tcp_user_timeout(socket, ms)?)

@@ -93,7 +93,7 @@ impl RaftEngine {
         });
         let running = Arc::clone(&shared);
         let run = |ready: ReadySender| async move { run_until_stopped(&running, &ready).await };
-        let thread = EngineThread::start(Arc::clone(&shared.stop), run)?;
+        let thread = EngineThread::start(Arc::clone(&shared.stop), 1, run)?;
         Ok(Self { shared, thread })
     }
 

@@ -6,16 +6,17 @@
 
 use std::fmt;
 use std::io::Cursor;
-use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_node::{EngineState, SNAPSHOT_BYTES_MAX, StateMachine};
 use openraft::storage::RaftStateMachine;
 use openraft::{
     AnyError, EntryPayload, OptionalSend, RaftLogId as _, RaftSnapshotBuilder, StorageIOError,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::own_machine::OwnMachine;
 
 use super::storage::{LogStore, SNAPSHOT_FILE};
 use super::types::{
@@ -31,10 +32,9 @@ struct StoredSnapshot {
 
 /// The state machine of an engine that is running.
 pub(crate) struct RaftMachine {
-    node: Arc<EngineState>,
     store: LogStore,
-    /// Openraft shares its state machine among threads, and calls it from one at a time.
-    own: Mutex<Box<dyn StateMachine>>,
+    /// It is not used again after an error: openraft is started anew.
+    own: OwnMachine,
     last: Option<LogId>,
     membership: StoredMembership,
 }
@@ -59,36 +59,16 @@ impl RaftMachine {
         node: Arc<EngineState>,
         store: LogStore,
     ) -> Result<Self> {
-        let own = Mutex::new(machine);
-        let mut opened = Self { node, store, own, last: None, membership: <_>::default() };
+        let own = OwnMachine::new(machine, node);
+        let mut opened = Self { store, own, last: None, membership: <_>::default() };
         if let Some(stored) = opened.store.read_file::<StoredSnapshot>(SNAPSHOT_FILE)? {
             opened.restore(&stored.meta, &stored.state)?;
         }
         Ok(opened)
     }
 
-    fn machine(&mut self) -> &mut dyn StateMachine {
-        &mut **self.own.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Applies a command. A state machine that panics fails, and is not used again: otherwise
-    /// openraft would not notice before the next command.
-    fn apply_command(&mut self, index: u64, command: &[u8]) -> Result<()> {
-        let apply = || {
-            self.machine().apply(index, command)?;
-            self.node.apply(index, command)
-        };
-        let applied = std::panic::catch_unwind(AssertUnwindSafe(apply));
-        applied.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
-            Err(Error::Backend { detail: format!("command {index} has caused a panic: {text}") })
-        })
-    }
-
     fn restore(&mut self, meta: &SnapshotMeta, state: &[u8]) -> Result<()> {
-        self.machine().restore(state)?;
-        self.node.restore(meta.last_log_id.map_or(0, |last| last.index), state)?;
+        self.own.restore(meta.last_log_id.map_or(0, |last| last.index), state)?;
         (self.last, self.membership) = (meta.last_log_id, meta.last_membership.clone());
         Ok(())
     }
@@ -136,7 +116,7 @@ impl RaftStateMachine<TypeConfig> for RaftMachine {
             match entry.payload {
                 EntryPayload::Blank => {}
                 EntryPayload::Normal(command) => {
-                    let applied = self.apply_command(id.index, &command.0);
+                    let applied = self.own.apply(id.index, &command.0);
                     applied.map_err(|error| StorageIOError::apply(id, AnyError::error(error)))?;
                 }
                 EntryPayload::Membership(voters) => {
@@ -153,7 +133,7 @@ impl RaftStateMachine<TypeConfig> for RaftMachine {
         let (last_log_id, last_membership) = (self.last, self.membership.clone());
         let snapshot_id = last_log_id.map_or_else(String::new, |last| last.to_string());
         let meta = SnapshotMeta { last_log_id, last_membership, snapshot_id };
-        let state = self.machine().snapshot();
+        let state = self.own.snapshot();
         SnapshotDraft { store: self.store.clone(), stored: StoredSnapshot { meta, state } }
     }
 

@@ -114,16 +114,15 @@ impl StateMachine for PanickingLines {
     }
 }
 
-#[test]
-fn a_state_machine_that_panics_is_a_failure_from_which_the_host_recovers() {
-    let mut cluster = Cluster::new(3);
-    cluster.run(1);
-    cluster.run(2);
+/// The configuration of a host whose state machine panics once.
+pub(crate) fn panicking(config: MembershipConfig) -> MembershipConfig {
     let panics = Arc::new(AtomicBool::new(true));
     let machine = move || Box::new(PanickingLines(Lines::default(), Arc::clone(&panics))) as Box<_>;
-    let config = MembershipConfig { machine: Arc::new(machine), ..cluster.config(3) };
-    cluster.hosts.insert(3, Host::start(config).unwrap());
-    cluster.hosts[&1].engine.initialize(&[1, 2, 3].into()).unwrap();
+    MembershipConfig { machine: Arc::new(machine), ..config }
+}
+
+/// Host 3 is a [`panicking`] one: it says so, and goes on.
+pub(crate) fn check_recovers_from_panic(cluster: &Cluster) {
     cluster.propose(1, "known");
     cluster.hosts[&3].until_line("known");
     // No command follows that would find that the one before was not applied.
@@ -138,6 +137,16 @@ fn a_state_machine_that_panics_is_a_failure_from_which_the_host_recovers() {
             && others.contains(&EngineEvent::Recovered)
     });
     assert_eq!(text.matches(PANICKING_COMMAND).count(), 1, "{text}");
+}
+
+#[test]
+fn a_state_machine_that_panics_is_a_failure_from_which_the_host_recovers() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(1);
+    cluster.run(2);
+    cluster.hosts.insert(3, Host::start(panicking(cluster.config(3))).unwrap());
+    cluster.hosts[&1].engine.initialize(&[1, 2, 3].into()).unwrap();
+    check_recovers_from_panic(&cluster);
 }
 
 #[test]

@@ -11,6 +11,8 @@
 mod fixture;
 mod directories;
 mod etcd;
+mod etcd_failures;
+mod etcd_gateway;
 mod etcd_process;
 mod etcd_restored;
 mod failures;

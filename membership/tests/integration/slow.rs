@@ -14,7 +14,7 @@ const ELECTION: Duration = Duration::from_secs(60);
 
 /// A connection through a proxy.
 #[derive(Default)]
-struct Way {
+pub(crate) struct Way {
     /// What the client sends is read, and goes nowhere.
     is_stalled: AtomicBool,
     /// Bytes that went nowhere.
@@ -22,20 +22,25 @@ struct Way {
     is_closed: AtomicBool,
 }
 
-/// Forwards connections to a member.
+/// Forwards connections to a member, or to etcd.
 #[derive(Clone, Default)]
-struct Proxy(Arc<Mutex<Vec<Arc<Way>>>>);
+pub(crate) struct Proxy {
+    ways: Arc<Mutex<Vec<Arc<Way>>>>,
+    /// New connections are stalled too.
+    is_cut: Arc<AtomicBool>,
+}
 
 impl Proxy {
-    fn start(target: SocketAddr) -> (Self, SocketAddr) {
+    pub(crate) fn start(target: SocketAddr) -> (Self, SocketAddr) {
         let (this, address) = (Self::default(), free_address());
         let listener = TcpListener::bind(address).unwrap();
-        let ways = this.clone();
+        let proxy = this.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(target) else { continue };
-                let way = Arc::<Way>::default();
-                ways.0.lock().unwrap().push(Arc::clone(&way));
+                let is_cut = proxy.is_cut.load(Ordering::Acquire);
+                let way = Arc::new(Way { is_stalled: AtomicBool::new(is_cut), ..Way::default() });
+                proxy.ways.lock().unwrap().push(Arc::clone(&way));
                 let (back, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 std::thread::spawn(move || forward(client, to, &way));
                 std::thread::spawn(move || forward(server, back, &Way::default()));
@@ -45,12 +50,23 @@ impl Proxy {
     }
 
     /// Stalls the connections that there are, and returns them.
-    fn stall(&self) -> Vec<Arc<Way>> {
-        let ways = self.0.lock().unwrap().clone();
+    pub(crate) fn stall(&self) -> Vec<Arc<Way>> {
+        let ways = self.ways.lock().unwrap().clone();
         for way in &ways {
             way.is_stalled.store(true, Ordering::Release);
         }
         ways
+    }
+
+    /// Stalls all connections, also new ones, until [`Proxy::mend`].
+    pub(crate) fn cut(&self) {
+        self.is_cut.store(true, Ordering::Release);
+        self.stall();
+    }
+
+    /// Forwards new connections.
+    pub(crate) fn mend(&self) {
+        self.is_cut.store(false, Ordering::Release);
     }
 }
 
