@@ -37,7 +37,7 @@ impl FollowerOutput {
 
 impl FeedSink for FollowerOutput {
     fn send(&mut self, item: FeedItem<'_>) -> Result<()> {
-        send_item(item, now_ms_coarse(), &mut |message| Self::send(self, message))
+        send_item(item, now_ms_coarse, &mut |message| Self::send(self, message))
     }
 
     fn is_full(&self) -> bool {
