@@ -9,6 +9,8 @@
 //! Order: of two transactions, the one that was committed first comes first, if they touch a common
 //! record, or if one began after the other had ended.
 
+use std::time::Duration;
+
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
     Corruption, FollowPosition, FollowState, LogEntry, LogRead, LogReader, LoggedRecord, Pin,
@@ -283,6 +285,15 @@ impl Session {
     /// `Damaged`.
     pub fn is_replication_awaited(&self) -> Result<bool> {
         self.member.is_acknowledgement_awaited()
+    }
+
+    /// A source that has sent everything sleeps until a process waits for what is replicated, for
+    /// at most `bound`. False, at once, if one may wait already. A commit alone wakes no source.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`, `System`.
+    pub fn sleep_until_awaited(&self, bound: Duration) -> Result<bool> {
+        self.member.sleep_until_awaited(bound)
     }
 
     /// The calling thread sends the log: processes that wait for what it sends spin only while it
