@@ -479,6 +479,8 @@ impl Member {
     /// Says whether this member applies the log of another region. It has the follower's lock.
     pub fn set_follower(&self, is_follower: bool) {
         self.is_follower.set(is_follower);
+        // Another process may have followed meanwhile.
+        self.log.follow_place.set(None);
     }
 
     /// Refuses writers of logged namespaces from now on, or admits them again. Writers that have

@@ -161,12 +161,24 @@ fn place_at(map: &Map, at: u64) -> Result<Option<FollowPosition>, Corruption> {
     Ok(is_whole.then_some(FollowPosition { position, check }))
 }
 
-fn store_place(map: &Map, at: u64, place: FollowPosition) -> Result<(), Corruption> {
+/// Returns what was stored.
+fn store_place(map: &Map, at: u64, place: FollowPosition) -> Result<StoredPlace, Corruption> {
+    let FollowPosition { position, check } = place;
     store(map, at + 16, 0)?;
-    store(map, at, place.position)?;
-    store(map, at + 8, place.check)?;
+    store(map, at, position)?;
+    store(map, at + 8, check)?;
     crash_point!("follow.placed");
-    store(map, at + 16, check_of(&[place.position, place.check]))
+    let words = [position, check, check_of(&[position, check])];
+    store(map, at + 16, words[2])?;
+    Ok((at, words))
+}
+
+/// Where a position was stored, and the words of its place.
+type StoredPlace = (u64, [u64; 3]);
+
+/// True if a place is as it was stored.
+fn stands(map: &Map, (at, words): StoredPlace) -> Result<bool, Corruption> {
+    Ok([load(map, at)?, load(map, at + 8)?, load(map, at + 16)?] == words)
 }
 
 fn applied(map: &Map) -> Result<FollowPosition, Corruption> {
@@ -436,9 +448,19 @@ impl Member {
         crash_point!("follow.applied");
         let [one, other] = FOLLOW_PLACES;
         let position_at = |at| Ok::<_, Corruption>(place_at(map, at)?.map(|place| place.position));
-        // `None` is lower than any position.
-        let at = if position_at(one)? <= position_at(other)? { one } else { other };
-        Ok(store_place(map, at, applied)?)
+        let at = match self.log.follow_place.get() {
+            // What this session has stored last is the place that counts.
+            Some(last) if stands(map, last)? => one + other - last.0,
+            // `None` is lower than any position.
+            Some(_) | None if position_at(one)? <= position_at(other)? => one,
+            Some(_) | None => other,
+        };
+        debug_assert!(
+            position_at(at)? <= position_at(one + other - at)?,
+            "the place that counts is overwritten"
+        );
+        self.log.follow_place.set(Some(store_place(map, at, applied)?));
+        Ok(())
     }
 
     /// Behind the last applied entry there is none up to this position, which the copy has
@@ -473,7 +495,8 @@ impl Member {
         if place.position <= self.shipped_position()?.position {
             return Ok(());
         }
-        Ok(store_place(self.map(), LOG_SHIPPED, place)?)
+        store_place(self.map(), LOG_SHIPPED, place)?;
+        Ok(())
     }
 
     /// The log of an owner is released up to this entry: members whose last entry it is continue
@@ -486,7 +509,8 @@ impl Member {
         if place == self.shipped_position()? {
             return Ok(());
         }
-        Ok(store_place(self.map(), LOG_SHIPPED, place)?)
+        store_place(self.map(), LOG_SHIPPED, place)?;
+        Ok(())
     }
 
     /// The versions of the followed log may be as high as this stamp: later generations begin

@@ -98,6 +98,8 @@ pub(crate) const LOG_BEGINS: u64 = CLUSTER_PAGE + 0x340;
 pub(crate) const LOG_BEGINS_MAX: u64 = 16;
 /// The processor on which a source of the log runs, + 1 (`log/wait.rs`). 0: not known.
 pub(crate) const LOG_SOURCE_CPU: u64 = CLUSTER_PAGE + 0x3c0;
+/// The futex word of sources that have sent everything (`log/wake.rs`).
+pub(crate) const LOG_DOORBELL: u64 = CLUSTER_PAGE + 0x3c8;
 /// The last gaps: the first and the last position of entries that the consumer has lost.
 pub(crate) const LOG_GAPS: u64 = CLUSTER_PAGE + 0x400;
 pub(crate) const LOG_GAPS_MAX: u64 = 16;
@@ -178,6 +180,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | DEMOTION_SEAL
             | LOG_WAKE
             | LOG_SOURCE_CPU
+            | LOG_DOORBELL
             | CLUSTER_BOOT
             | CLUSTER_FILE
             | CLUSTER_CHECK
@@ -369,6 +372,7 @@ const _: () = assert!(LOG_UNITS + 8 <= LOG_WORDS && LOG_WORDS + 8 <= VIEW_SEEN);
 const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_BEGINS);
 const _: () = assert!(LOG_BEGINS + 8 * LOG_BEGINS_MAX <= LOG_SOURCE_CPU, "one word for each");
 const _: () = assert!(LOG_SOURCE_CPU.is_multiple_of(LINE) && LOG_SOURCE_CPU + LINE <= LOG_GAPS);
+const _: () = assert!(LOG_DOORBELL == LOG_SOURCE_CPU + 8, "both are words of sources");
 const _: () = assert!(LOG_GAPS + 16 * LOG_GAPS_MAX <= LOG_KEEPS, "a gap has two words");
 const _: () = assert!(LOG_KEEPS + 8 == LOG_GAP_COUNT && LOG_GAP_COUNT + 8 == LOG_DECLARATIONS);
 const _: () = assert!(LOG_DECLARATIONS + 8 == DEMOTION_SEAL && DEMOTION_SEAL + 8 <= LOG_WAKE);

@@ -101,6 +101,8 @@ pub(crate) struct KnownLog {
     pub(crate) units: Private<u64>,
     /// When it looked at the end of the owner's lease, by the time of its commits. 0: it is due.
     pub(crate) lease_looked_ms: Private<u64>,
+    /// As the follower: where it has stored its last position, and the words that it has stored.
+    pub(crate) follow_place: Private<Option<(u64, [u64; 3])>>,
     /// The mean of its waits for acknowledgements in nanoseconds, the last ones most. 0: not known.
     pub(crate) mean_wait_ns: Private<u64>,
 }

@@ -1,5 +1,5 @@
-//! Layer 0: the definitions that several layers share: errors, limits and the invariant macro.
-//! Contains no algorithms, no dependencies and no unsafe code.
+//! Layer 0: the definitions that several layers share: errors, limits, the invariant macro, and a
+//! list of mostly one value. Contains no algorithms, no dependencies and no unsafe code.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,9 @@ pub mod heap_usage;
 pub mod holder;
 pub mod invariant;
 pub mod limits;
+pub mod one_or_many;
 
 pub use error::{Error, Result};
 pub use heap_usage::{HeapUsage, HeldBack};
 pub use holder::Holder;
+pub use one_or_many::OneOrMany;

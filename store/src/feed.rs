@@ -19,10 +19,8 @@ mod items;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use nearstate_memory::{
-    FollowPosition, LogIdentity, LoggedRecord, OldRecord, ReplicationPolicy,
-};
-use nearstate_model::{Error, Result, invariant};
+use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord, OldRecord, ReplicationPolicy};
+use nearstate_model::{Error, OneOrMany, Result, invariant};
 
 use crate::feed::announce::{Announced, Delay};
 use crate::feed::items::send_record;
@@ -108,7 +106,7 @@ pub enum FeedItem<'a> {
         /// The time by which it judged expiry, in milliseconds since 1970.
         time_ms: u64,
         /// Its records.
-        records: Vec<FollowedRecord<'a>>,
+        records: OneOrMany<FollowedRecord<'a>>,
     },
 }
 

@@ -1,6 +1,7 @@
 //! A message from the payload of its frames. Total: any bytes give a message or an error. Every
 //! size and count is compared with the bytes that are left before it is used.
 
+use nearstate_model::OneOrMany;
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX};
 
 use crate::check::{
@@ -215,7 +216,10 @@ impl<'a> PayloadReader<'a> {
         let check = self.u64("a check value")?;
         let time_ms = self.u64("a time")?;
         let count = self.u16("a number of records")?.into();
-        let records = self.list("records", count, RECORD_BYTES_MIN, Self::record_change)?;
+        let records = match count {
+            1 => OneOrMany::One(self.record_change()?),
+            _ => self.list("records", count, RECORD_BYTES_MIN, Self::record_change)?.into(),
+        };
         Ok(EntryMessage { position, check, time_ms, records })
     }
 

@@ -119,16 +119,48 @@ impl FrameWriter {
     /// What exceeds a limit, and what a reader would refuse. Then nothing was appended, and the
     /// connection can continue with another message.
     pub fn write(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), WireError> {
+        let start = out.len();
+        match self.write_one(message, out) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                out.truncate(start);
+                self.write_frames(message, out)
+            }
+            Err(error) => {
+                out.truncate(start);
+                Err(error)
+            }
+        }
+    }
+
+    /// Appends a message that is one frame: nearly all are. Its fields need not be divided, and it
+    /// is not measured first. False if it is longer: a part of it was appended.
+    fn write_one(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<bool, WireError> {
+        let (kind, number, start) = (message.kind(), self.number, out.len());
+        // The header follows when the size is known.
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        let room = FRAME_PAYLOAD_BYTES_MAX.min(message_bytes_max(kind));
+        let mut payload = OnePayload { out, room, is_too_long: false };
+        encode(message, &mut payload)?;
+        if payload.is_too_long {
+            return Ok(false);
+        }
+        let size = out.len() - start - HEADER_BYTES;
+        invariant!(size > 0, "a message has a payload");
+        complete(FrameHeader { size, kind, continues: false, number }, start, out);
+        self.number += 1;
+        Ok(true)
+    }
+
+    /// Appends a message in as many frames as it needs.
+    #[cold]
+    fn write_frames(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), WireError> {
         let mut size = SizeOutput::default();
         encode(message, &mut size)?;
         let kind = message.kind();
         check_limit("bytes of a message", size.bytes, message_bytes_max(kind))?;
-        let frames = size.bytes.div_ceil(FRAME_PAYLOAD_BYTES_MAX);
-        out.reserve(size.bytes + frames * HEADER_BYTES);
-        if frames == 1 {
-            self.write_one(message, size.bytes, out);
-            return Ok(());
-        }
+        let count = size.bytes.div_ceil(FRAME_PAYLOAD_BYTES_MAX);
+        out.reserve(size.bytes + count * HEADER_BYTES);
         let mut frames =
             FrameOutput { out, kind, number: self.number, rest: size.bytes, open: None };
         let written = encode(message, &mut frames);
@@ -137,19 +169,6 @@ impl FrameWriter {
         self.number = frames.number;
         Ok(())
     }
-
-    /// Appends a message that is one frame: nearly all are. Its fields need not be divided.
-    fn write_one(&mut self, message: &Message<'_>, size: usize, out: &mut Vec<u8>) {
-        let (kind, number) = (message.kind(), self.number);
-        let header = FrameHeader { size, kind, continues: false, number };
-        let start = out.len();
-        out.extend_from_slice(&header.encode(0));
-        let written = encode(message, out);
-        invariant!(written.is_ok(), "a message that was measured is written: {:?}", written);
-        invariant!(out.len() == start + HEADER_BYTES + size, "a message has its measured size");
-        complete(header, start, out);
-        self.number += 1;
-    }
 }
 
 /// Completes a frame that begins there with its check value.
@@ -157,6 +176,26 @@ fn complete(header: FrameHeader, start: usize, out: &mut [u8]) {
     let bytes = out.get_mut(start..).and_then(<[u8]>::split_first_chunk_mut);
     let (bytes, payload) = guaranteed(bytes, "a frame begins with its header");
     *bytes = header.encode(header.check_value(payload));
+}
+
+/// Takes the payload of a message as long as it fits one frame.
+struct OnePayload<'o> {
+    out: &'o mut Vec<u8>,
+    room: usize,
+    is_too_long: bool,
+}
+
+impl Output for OnePayload<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        match self.room.checked_sub(bytes.len()) {
+            Some(room) => {
+                self.room = room;
+                self.out.extend_from_slice(bytes);
+            }
+            None => (self.room, self.is_too_long) = (0, true),
+        }
+    }
 }
 
 /// Divides the payload of a message into frames.

@@ -1,6 +1,8 @@
 //! The messages. They borrow names, keys and values: a message that is written from the region's
 //! bytes copies none of them, and one that was read has slices of what was received.
 
+use nearstate_model::OneOrMany;
+
 use crate::refusal::RefusalReason;
 use crate::settings::SettingsSummary;
 
@@ -216,7 +218,7 @@ pub struct EntryMessage<'a> {
     /// The time by which the source judged expiry, in milliseconds since 1970.
     pub time_ms: u64,
     /// What it changed in replicated namespaces, at most [`crate::limits::ENTRY_RECORDS_MAX`].
-    pub records: Vec<RecordChange<'a>>,
+    pub records: OneOrMany<RecordChange<'a>>,
 }
 
 /// The change of one record.

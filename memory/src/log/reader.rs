@@ -15,7 +15,7 @@ use crate::layout::{
     LOG_REPLICATED, LOG_TAIL, LOG_WAKE,
 };
 use crate::log::entry::LogEntry;
-use crate::log::wake::{announce, must_wake_sleepers, register_sleeper};
+use crate::log::wake::{announce_in, must_wake_sleepers, register_sleeper};
 use crate::log::words::LogSlot;
 use crate::log::{budget, log_words};
 use crate::member::{Member, Pin};
@@ -459,7 +459,7 @@ impl LogWaiter {
     /// # Errors
     /// `Damaged`.
     pub fn announce(&self) -> Result<()> {
-        announce(self.shared.map.word(LOG_WAKE)?);
+        announce_in(&self.shared.map)?;
         Ok(())
     }
 

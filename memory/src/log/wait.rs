@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use nearstate_model::{Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::layout::{Corruption, LOG_SOURCE_CPU, LOG_WAKE};
+use crate::layout::{Corruption, LOG_DOORBELL, LOG_SOURCE_CPU, LOG_WAKE};
 use crate::log::reader::{PositionState, SLEEP_MAX};
-use crate::log::wake::{announce, is_announced, is_awaited, register_sleeper};
+use crate::log::wake::{announce_in, is_announced, is_awaited, register_sleeper, register_source};
 use crate::member::Member;
 use crate::region::map::Map;
 use crate::system::{futex_wait, present_cpu};
@@ -71,7 +71,7 @@ impl Member {
         let begin = Instant::now();
         let word = self.map().word(LOG_WAKE)?;
         // A source sends at once what is waited for.
-        if announce(word) {
+        if announce_in(self.map())? {
             state = self.spin_for_position(position, word, (begin, timeout))?;
         }
         while state == PositionState::Pending {
@@ -109,7 +109,7 @@ impl Member {
             if turn.is_multiple_of(TURNS_OF_LOOK) {
                 // An acknowledgement of an earlier position ends all announcements. Another waiter
                 // may have been the first since.
-                let is_first = is_announced(word) || announce(word);
+                let is_first = is_announced(word) || announce_in(self.map())?;
                 // A damaged word tells nothing.
                 let source = source_cpu(self.map()).unwrap_or(0);
                 let limit = spin_limit(mean, source, present_cpu()).min(timeout);
@@ -145,6 +145,20 @@ impl Member {
     /// `Damaged`.
     pub fn is_acknowledgement_awaited(&self) -> Result<bool> {
         self.checked(is_awaited(self.map().word(LOG_WAKE)?))
+    }
+
+    /// A source that has sent everything sleeps until a process waits for an acknowledgement, for
+    /// at most `bound`. False, at once, if one may wait already. A commit alone wakes no source.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`, `System`.
+    pub fn sleep_until_awaited(&self, bound: Duration) -> Result<bool> {
+        self.check_usable()?;
+        let (map, doorbell) = (self.map(), self.map().word(LOG_DOORBELL)?);
+        let seen = self.checked(register_source(map.word(LOG_WAKE)?, doorbell))?;
+        let Some(seen) = seen else { return Ok(false) };
+        futex_wait(doorbell, seen, bound)?;
+        self.checked(true)
     }
 
     /// This thread sends the log: waiters learn on which processor it runs. `told`: the number that

@@ -14,10 +14,25 @@
 //! S1 and S2 costs A3 no system call. A3 is repeated until no other thread has changed the word
 //! meanwhile: S1 of one waiter changes the word of another one that sleeps.
 //!
+//! ```text
+//! waiter, the first one                       source that has sent everything
+//! S1  awaited := 1                            D1  asleep := 1 in the word of the doorbell
+//! B1  fence                                   D2  fence
+//! B2  asleep is 1: make it 0 and wake all     D3  sleep only if none is awaited and the low half
+//!                                                 of the doorbell is the one of D1
+//! ```
+//!
+//! Either B2 sees D1 or D3 sees S1, so no source sleeps while a process waits. A process that finds
+//! another one announced rings nothing: that one does, or the source sleeps at its socket.
+//!
 //! *Sleeps* is the bit of the waiters of a ring, and the kernel compares the low half only. So a
 //! process of an earlier build, which knows no other bit, sleeps and is woken as before.
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
+use crate::layout::{Corruption, LOG_DOORBELL, LOG_WAKE};
+use crate::region::map::Map;
+use crate::ring::words::{must_wake_waiters, register_waiter};
+use crate::system::futex_wake;
 
 /// A waiter sleeps, or is about to.
 const SLEEPS: u64 = 1;
@@ -31,6 +46,32 @@ const _: () = assert!(SLEEPS == 1, "the sum with it clears the bit and counts a 
 /// S1. True if no other waiter has done so since the last acknowledgement.
 pub(crate) fn announce(word: &AtomicU64) -> bool {
     word.fetch_or(AWAITED, Ordering::AcqRel) & AWAITED == 0
+}
+
+/// S1, B1 and B2: whether the waiter is the first one, and whether it has to wake sources.
+pub(crate) fn announce_at(word: &AtomicU64, doorbell: &AtomicU64) -> (bool, bool) {
+    if mutant("ring-before") {
+        let must_wake = must_wake_waiters(doorbell);
+        return (announce(word), must_wake);
+    }
+    let is_first = announce(word);
+    (is_first, is_first && must_wake_waiters(doorbell))
+}
+
+/// Announces a waiter to the sources of a region's log. True if it is the first one.
+pub(crate) fn announce_in(map: &Map) -> Result<bool, Corruption> {
+    let doorbell = map.word(LOG_DOORBELL)?;
+    let (is_first, must_wake) = announce_at(map.word(LOG_WAKE)?, doorbell);
+    if must_wake {
+        futex_wake(doorbell);
+    }
+    Ok(is_first)
+}
+
+/// D1 to D3: with what a source has to sleep, or `None` if a process waits.
+pub(crate) fn register_source(word: &AtomicU64, doorbell: &AtomicU64) -> Option<u32> {
+    let seen = register_waiter(doorbell);
+    (!is_awaited(word)).then_some(seen)
 }
 
 /// True if a waiter has announced itself since the last acknowledgement. A hint.

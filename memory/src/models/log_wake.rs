@@ -2,8 +2,11 @@
 
 use super::{check, start, wait_for};
 use crate::atomic::{AtomicU64, Ordering};
-use crate::log::wake::{announce, must_wake_sleepers, register_sleeper};
+use crate::log::wake::{
+    announce, announce_at, must_wake_sleepers, register_sleeper, register_source,
+};
 
+const DOORBELL: &str = "log_wake::no_source_sleeps_while_a_process_waits";
 const AWAITED: &str = "log_wake::no_waiter_sleeps_behind_its_acknowledgement";
 
 /// The mutants, and for each the model that must fail.
@@ -12,6 +15,9 @@ pub(super) const MUTANTS: &[(&str, &str)] = &[
     ("acknowledge-no-fence", AWAITED),
     ("acknowledge-once", AWAITED),
     ("sleeper-not-counted", AWAITED),
+    ("register_waiter-no-fence", DOORBELL),
+    ("wake-no-fence", DOORBELL),
+    ("ring-before", DOORBELL),
 ];
 
 struct Words {
@@ -61,5 +67,30 @@ fn no_waiter_sleeps_behind_its_acknowledgement() {
             let seen = asleep.load(Ordering::Relaxed);
             assert!(seen == 0 || seen != low, "a waiter sleeps and was not woken");
         }
+    });
+}
+
+/// Two processes wait, and a source that has sent everything goes to sleep. Only the first process
+/// rings.
+#[test]
+fn no_source_sleeps_while_a_process_waits() {
+    check(|| {
+        // The word of waits, the doorbell, and the low half with which the source sleeps, or 0.
+        let words = loom::sync::Arc::new([0, 0, 0].map(AtomicU64::new));
+        let waiting = [0, 1].map(|_| {
+            start(&words, |[word, doorbell, _]: &[AtomicU64; 3]| {
+                announce_at(word, doorbell);
+            })
+        });
+        let resting = start(&words, |[word, doorbell, asleep]: &[AtomicU64; 3]| {
+            let seen = register_source(word, doorbell).map_or(0, u64::from);
+            asleep.store(seen, Ordering::Relaxed);
+        });
+        wait_for(waiting);
+        wait_for([resting]);
+        let [_, doorbell, asleep] = &*words;
+        let seen = asleep.load(Ordering::Relaxed);
+        let low = u64::from(doorbell.load(Ordering::Relaxed) as u32);
+        assert!(seen == 0 || seen != low, "a source sleeps and was not woken");
     });
 }

@@ -137,7 +137,8 @@ impl Member {
     }
 
     /// Writes the whole body of a cell. Returns it.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of each logged change of a record")]
     fn fill_body(
         &self,
         at: u64,

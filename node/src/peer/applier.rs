@@ -1,5 +1,7 @@
 //! What a follower does with the messages of its source: each is applied before it is acknowledged.
 
+use std::sync::MutexGuard;
+
 use nearstate_model::Result;
 use nearstate_store::{FollowPosition, FollowState, Follower, Session, SourceClock};
 use nearstate_wire::{Message, PositionMessage, ReceivedMessage, Refusal};
@@ -7,6 +9,7 @@ use nearstate_wire::{Message, PositionMessage, ReceivedMessage, Refusal};
 use super::convert::{absent_of, identity_of, namespace_of, record_of, records_of};
 use super::events::FollowProgress;
 use super::group::{PartitionGroup, by_old_number};
+use super::kept::KeptLog;
 
 /// The member of a group that follows its owner.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,8 @@ pub(super) struct Applier<'a, 'f, 's> {
     pub(super) progress: &'a mut FollowProgress,
     pub(super) connection: &'a mut ConnectionProgress,
     pub(super) membership: Option<Membership<'a>>,
+    /// Of a member: what it keeps, for the turn in which it applies.
+    pub(super) kept: Option<MutexGuard<'a, KeptLog>>,
 }
 
 impl Applier<'_, '_, '_> {
@@ -76,14 +81,14 @@ impl Applier<'_, '_, '_> {
     ) -> Result<AppliedMessage<'m>> {
         // It is kept first: applying takes it apart. What is not applied after all ends the
         // connection, and the next one begins what is kept anew.
-        if let Some(member) = self.membership {
-            member.group.kept().push(&received.message, || received.keep())?;
+        if let Some(kept) = &mut self.kept {
+            kept.push(&received.message, || received.keep())?;
         }
         let applied = self.apply_content(received.message);
         if applied.is_err()
-            && let Some(member) = self.membership
+            && let Some(kept) = &mut self.kept
         {
-            member.group.kept().clear();
+            kept.clear();
         }
         applied
     }
@@ -123,10 +128,10 @@ impl Applier<'_, '_, '_> {
                 let to = identity_of(message.source_id, (message.incarnation, message.origin));
                 let place = FollowPosition { position: message.position, check: message.check };
                 self.follower.switch(to, place, &by_old_number(&message.numbers))?;
-                if let Some(member) = self.membership {
+                if let Some(kept) = &mut self.kept {
                     // The numbers of the namespaces were those of the old log.
-                    member.group.kept().clear();
-                    member.group.kept().begin_at(place);
+                    kept.clear();
+                    kept.begin_at(place);
                 }
                 self.connection.is_catching_up = false;
                 self.connection.full_since = place.position;
@@ -146,8 +151,8 @@ impl Applier<'_, '_, '_> {
         self.progress.is_joining = false;
         self.progress.position = place.position;
         self.connection.full_since = place.position;
-        if let Some(member) = self.membership {
-            member.group.kept().begin_at(place);
+        if let Some(kept) = &mut self.kept {
+            kept.begin_at(place);
         }
         Ok(())
     }
@@ -179,8 +184,10 @@ impl Applier<'_, '_, '_> {
         self.session.wake_readers()?;
         self.connection.told = Some(message);
         self.connection.first_stamp.get_or_insert(message.stamp);
+        if let Some(kept) = &mut self.kept {
+            kept.trim(message.floor);
+        }
         if let Some(member) = self.membership {
-            member.group.kept().trim(message.floor);
             let is_full = !self.progress.is_joining && self.connection.full_since != 0;
             if is_full && message.replicated >= self.connection.full_since && member.group.settles()
             {
@@ -228,13 +235,14 @@ mod tests {
             progress: &mut progress,
             connection: &mut ConnectionProgress::default(),
             membership: None,
+            kept: None,
         };
         let mut run = || {
             while feed
                 .step(true, &mut |item: FeedItem<'_>| {
                     let mut apply =
                         |message: &Message<'_>| applier.apply_content(message.clone()).map(drop);
-                    send_item(item, 0, &mut apply)
+                    send_item(item, || 0, &mut apply)
                 })
                 .unwrap()
                 == FeedStep::More
@@ -271,6 +279,7 @@ mod tests {
             progress: &mut progress,
             connection: &mut connection,
             membership: None,
+            kept: None,
         };
         let namespace = Message::Namespace(NamespaceMessage {
             number: 1,

@@ -1,6 +1,6 @@
 //! Messages from what a feed sends, and what a follower applies from messages.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, OneOrMany, Result};
 use nearstate_store::{
     FeedItem, FollowPosition, FollowedNamespace, FollowedRecord, Kind, LogIdentity,
     ReplicationPolicy, StreamedChange, TagSchema,
@@ -65,10 +65,10 @@ fn streamed_of(change: Change<'_>) -> StreamedChange<'_> {
     }
 }
 
-/// Calls `send` with the message of an item.
+/// Calls `send` with the message of an item. `now_ms` tells the time, for a record of a walk.
 pub(crate) fn send_item(
     item: FeedItem<'_>,
-    now_ms: u64,
+    now_ms: impl FnOnce() -> u64,
     send: &mut dyn FnMut(&Message<'_>) -> Result<()>,
 ) -> Result<()> {
     match item {
@@ -95,21 +95,21 @@ pub(crate) fn send_item(
             if let StreamedChange::Deleted { .. } = change {
                 return send(&Message::Absent(AbsentMessage { namespace, version, key }));
             }
-            let (change, time_ms) = (change_of(change), now_ms);
+            let (change, time_ms) = (change_of(change), now_ms());
             send(&Message::Record(RecordMessage { namespace, version, time_ms, key, change }))
         }
         FeedItem::Joined(FollowPosition { position, check }) => {
             send(&Message::Joined { position, check })
         }
         FeedItem::Entry { place, time_ms, records } => {
-            let records = records.into_iter().map(|record| RecordChange {
+            let records = records.map(|record| RecordChange {
                 namespace: record.namespace,
                 base_version: record.base_version.unwrap_or(0),
                 version: record.version,
                 key: record.key,
                 change: change_of(record.change),
             });
-            let (position, check, records) = (place.position, place.check, records.collect());
+            let (position, check) = (place.position, place.check);
             send(&Message::Entry(EntryMessage { position, check, time_ms, records }))
         }
     }
@@ -161,13 +161,12 @@ pub(crate) const fn absent_of<'a>(message: &AbsentMessage<'a>) -> FollowedRecord
 }
 
 /// The records of an entry.
-pub(crate) fn records_of(message: EntryMessage<'_>) -> Vec<FollowedRecord<'_>> {
-    let records = message.records.into_iter().map(|record| FollowedRecord {
+pub(crate) fn records_of(message: EntryMessage<'_>) -> OneOrMany<FollowedRecord<'_>> {
+    message.records.map(|record| FollowedRecord {
         namespace: record.namespace,
         key: record.key,
         version: record.version,
         base_version: Some(record.base_version),
         change: streamed_of(record.change),
-    });
-    records.collect()
+    })
 }

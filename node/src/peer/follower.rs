@@ -423,6 +423,7 @@ impl FollowerConnection<'_> {
             progress: self.progress,
             connection: &mut self.connection,
             membership,
+            kept: membership.map(|member| member.group.kept()),
         };
         let (mut acknowledged, mut joined, mut failed) = (None, None, None);
         while !membership.is_some_and(|member| member.group.is_freezing()) {
@@ -463,7 +464,8 @@ impl FollowerConnection<'_> {
                 }
             }
         }
-        drop(turn);
+        // What is told may be carried out by this thread.
+        drop((applier, turn));
         let told = self.connection.told.take();
         let mut stamp = told.map_or(0, |told| told.stamp);
         if let Some(member) = membership {

@@ -216,12 +216,18 @@ impl KeptLog {
 
 #[cfg(test)]
 mod tests {
+    use nearstate_model::OneOrMany;
     use nearstate_wire::{EntryMessage, NamespaceKind, NamespaceMessage};
 
     use super::*;
 
     fn entry(position: u64) -> Message<'static> {
-        Message::Entry(EntryMessage { position, check: position, time_ms: 0, records: Vec::new() })
+        Message::Entry(EntryMessage {
+            position,
+            check: position,
+            time_ms: 0,
+            records: OneOrMany::NONE,
+        })
     }
 
     fn namespace(number: u32) -> Message<'static> {

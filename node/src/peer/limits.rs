@@ -57,8 +57,8 @@ pub(crate) const TAIL_INTERVAL: Duration = Duration::from_micros(4);
 
 /// The sleep between two looks of a source at its log: an eighth of the time since it has sent or
 /// received something, within these bounds. A writer makes no system call, so it wakes no source:
-/// the first commit after a pause waits for the rest of a sleep. At the upper bound a source takes
-/// 1 % of a core.
+/// the first commit after a pause waits for the rest of a sleep. A process that waits wakes it. At
+/// the upper bound a source takes 1 % of a core.
 pub(crate) const LOOK_SLEEP_MIN: Duration = Duration::from_micros(20);
 pub(crate) const LOOK_SLEEP_MAX: Duration = Duration::from_millis(1);
 

@@ -90,6 +90,12 @@ impl ShipPace {
         since_last || before
     }
 
+    /// True while the answer to a position message is outstanding: a source sleeps at its socket
+    /// then, and not where processes that wait wake it.
+    pub(super) const fn expects_answer(&self) -> bool {
+        self.stamp > self.answered
+    }
+
     /// Whether a process waits at present.
     pub(super) const fn note_wait(&mut self, is_awaited: bool) {
         let [since_last, _] = &mut self.waits;
@@ -184,6 +190,16 @@ mod tests {
         assert!(pace.expects_wait());
         pace.note_acknowledged();
         assert!(!pace.expects_wait());
+    }
+
+    #[test]
+    fn an_answer_is_expected_to_the_last_position_message() {
+        let mut pace = ShipPace::new(None);
+        assert!(!pace.expects_answer());
+        pace.stamp = 7;
+        assert!(pace.expects_answer());
+        pace.answered = 7;
+        assert!(!pace.expects_answer());
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl FollowerOutput {
 
 impl FeedSink for FollowerOutput {
     fn send(&mut self, item: FeedItem<'_>) -> Result<()> {
-        send_item(item, now_ms_coarse(), &mut |message| Self::send(self, message))
+        send_item(item, now_ms_coarse, &mut |message| Self::send(self, message))
     }
 
     fn is_full(&self) -> bool {
@@ -238,7 +238,11 @@ impl Shipment<'_> {
             }
             std::hint::spin_loop();
         }
-        Ok(self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))?)
+        let pause = (idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX);
+        if !pace.expects_answer() && session.sleep_until_awaited(pause)? {
+            return Ok(false);
+        }
+        Ok(self.link.stream.wait(pause)?)
     }
 
     /// Sends what was written, and takes what has arrived. True if something has.
@@ -271,7 +275,10 @@ impl Shipment<'_> {
                 std::hint::spin_loop();
                 continue;
             }
-            if !spins && self.link.stream.wait_for_input(LOOK_SLEEP_MIN)? {
+            if !spins
+                && (pace.expects_answer() || !session.sleep_until_awaited(LOOK_SLEEP_MIN)?)
+                && self.link.stream.wait_for_input(LOOK_SLEEP_MIN)?
+            {
                 break;
             }
             if session.log_tail_position()? > pace.read {

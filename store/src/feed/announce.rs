@@ -9,7 +9,7 @@
 
 use nearstate_memory::FollowPosition;
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::{Result, invariant};
+use nearstate_model::{OneOrMany, Result, invariant};
 
 use super::items::{announce_one, of_entry, send_record};
 use super::{FeedItem, FeedPhase, FeedSink, Progress};
@@ -76,9 +76,8 @@ impl Progress<'_> {
         entry: &StreamEntry<'e>,
         absence: Absence,
         as_needed: impl Fn(StreamedRecord<'e>) -> T,
-    ) -> Result<(Vec<T>, Vec<u32>)> {
-        // Most entries have one record.
-        let (mut records, mut unknown) = (Vec::with_capacity(1), Vec::new());
+    ) -> Result<(OneOrMany<T>, Vec<u32>)> {
+        let (mut records, mut unknown) = (OneOrMany::NONE, Vec::new());
         for record in entry.records_with(Ok(absence)) {
             let record = record?;
             if self.known.contains_key(&record.namespace) {

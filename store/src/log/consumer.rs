@@ -9,11 +9,13 @@
 //! Order: of two transactions, the one that was committed first comes first, if they touch a common
 //! record, or if one began after the other had ended.
 
+use std::time::Duration;
+
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    Corruption, FollowPosition, FollowState, LogEntry, LogRead, LogReader, Pin,
+    Corruption, FollowPosition, FollowState, LogEntry, LogRead, LogReader, LoggedRecord, Pin,
 };
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, OneOrMany, Result, invariant};
 
 use crate::log::entry::{Absence, StreamedRecord, StreamedVersions, streamed, versions};
 use crate::record::Kind;
@@ -61,26 +63,17 @@ impl<'c> StreamEntry<'c> {
         self.records_with(self.entry.time_ms().map(Absence::At))
     }
 
-    pub(crate) fn records_with(
-        &self,
-        absence: Result<Absence, Corruption>,
-    ) -> impl Iterator<Item = Result<StreamedRecord<'c>, Corruption>> {
-        let (single, records, damage) = match self.entry.single_record() {
-            Ok(None) => match self.entry.records() {
-                Ok(records) => (None, records, None),
-                Err(damage) => (None, Vec::new(), Some(damage)),
-            },
-            Ok(single) => (single, Vec::new(), None),
-            Err(damage) => (None, Vec::new(), Some(damage)),
+    pub(crate) fn records_with(&self, absence: Result<Absence, Corruption>) -> EntryRecords<'c> {
+        let records = match self.entry.single_record() {
+            Ok(Some(record)) => Ok(OneOrMany::One(record)),
+            Ok(None) => self.entry.records().map(OneOrMany::from),
+            Err(damage) => Err(damage),
         };
-        let records = single.into_iter().chain(records);
-        let records = records.map(move |record| streamed(&record, absence?));
-        let mut is_over = false;
-        damage.map(Err).into_iter().chain(records).take_while(move |record| {
-            let is_before = !is_over;
-            is_over |= record.is_err();
-            is_before
-        })
+        let (records, damage) = match records {
+            Ok(records) => (records, None),
+            Err(damage) => (OneOrMany::NONE, Some(damage)),
+        };
+        EntryRecords { records: records.into_iter(), damage, absence }
     }
 
     /// The records as they were before and after the transaction, whole.
@@ -113,15 +106,43 @@ impl<'c> StreamEntry<'c> {
     }
 }
 
+/// The records of an entry, up to one whose bytes are damaged.
+pub(crate) struct EntryRecords<'c> {
+    records: <OneOrMany<LoggedRecord<'c>> as IntoIterator>::IntoIter,
+    /// The entry itself is damaged: it has no records then.
+    damage: Option<Corruption>,
+    absence: Result<Absence, Corruption>,
+}
+
+impl<'c> Iterator for EntryRecords<'c> {
+    type Item = Result<StreamedRecord<'c>, Corruption>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(record) = self.records.next() else { return self.damage.take().map(Err) };
+        let record = self.absence.and_then(|absence| streamed(&record, absence));
+        if record.is_err() {
+            self.records = OneOrMany::NONE.into_iter();
+        }
+        Some(record)
+    }
+}
+
 /// A consumer of the log. Its current entry holds memory of the region until the next call of
 /// [`CommitStream::next`].
 #[derive(Debug)]
 pub struct CommitStream<'s> {
     session: &'s Session,
     reader: LogReader,
-    /// Protects the current entry.
+    /// Protects the current entry, and so many entries with it.
     pin: Option<Pin<'s>>,
+    pinned: u32,
 }
+
+/// The entries that a consumer reads under one pin. It is as old as the first one then, and what was
+/// retired since is not used again before it is released: some microseconds, for a consumer that
+/// reads on.
+const ENTRIES_OF_PIN: u32 = 16;
 
 impl Session {
     /// Logs the commits of a namespace from now on, with this policy. A namespace that is logged
@@ -211,7 +232,7 @@ impl Session {
     /// `Forked`.
     pub fn commit_stream_behind(&self, position: u64) -> Result<CommitStream<'_>> {
         let reader = self.member.log_reader_behind(position)?;
-        Ok(CommitStream { session: self, reader, pin: None })
+        Ok(CommitStream { session: self, reader, pin: None, pinned: 0 })
     }
 
     /// The last entry of the own log: position 0 if the log has none.
@@ -264,6 +285,15 @@ impl Session {
     /// `Damaged`.
     pub fn is_replication_awaited(&self) -> Result<bool> {
         self.member.is_acknowledgement_awaited()
+    }
+
+    /// A source that has sent everything sleeps until a process waits for what is replicated, for
+    /// at most `bound`. False, at once, if one may wait already. A commit alone wakes no source.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`, `System`.
+    pub fn sleep_until_awaited(&self, bound: Duration) -> Result<bool> {
+        self.member.sleep_until_awaited(bound)
     }
 
     /// The calling thread sends the log: processes that wait for what it sends spin only while it
@@ -320,7 +350,8 @@ impl Session {
     /// # Errors
     /// `Forked`, `Damaged`.
     pub fn commit_stream(&self) -> Result<CommitStream<'_>> {
-        Ok(CommitStream { session: self, reader: self.member.log_reader()?, pin: None })
+        let reader = self.member.log_reader()?;
+        Ok(CommitStream { session: self, reader, pin: None, pinned: 0 })
     }
 }
 
@@ -334,9 +365,13 @@ impl CommitStream<'_> {
     /// `Damaged`, `Forked`.
     #[expect(clippy::should_implement_trait, reason = "it lends: an entry ends before the next")]
     pub fn next(&mut self) -> Result<Option<StreamItem<'_>>> {
-        // Otherwise a consumer that never releases would keep its first pin.
-        self.pin = None;
-        let (pin, before) = (self.session.member.pin()?, self.reader.next_position());
+        // A consumer that never releases would keep its first pin.
+        let reused = self.pin.take().filter(|_| self.pinned < ENTRIES_OF_PIN);
+        let (pin, pinned) = match reused {
+            Some(pin) => (pin, self.pinned + 1),
+            None => (self.session.member.pin()?, 1),
+        };
+        let before = self.reader.next_position();
         let read = self.session.member.read_log(&mut self.reader, &pin)?;
         // A missing page reads as zeros, which look like an empty log.
         self.session.member.check_not_truncated()?;
@@ -345,7 +380,7 @@ impl CommitStream<'_> {
             LogRead::Empty => Ok(None),
             LogRead::Lost { entries } => Ok(Some(StreamItem::Lost { transactions: entries })),
             LogRead::Entry(entry) => {
-                self.pin = Some(pin);
+                (self.pin, self.pinned) = (Some(pin), pinned);
                 let (writer, number) = (entry.writer()?, entry.position());
                 invariant!(number >= before, "entry {number} is read after its successor");
                 Ok(Some(StreamItem::Transaction(StreamEntry { writer, number, entry })))

@@ -144,6 +144,35 @@ fn each_of_several_waits_ends_with_its_acknowledgement() {
     assert!(!session.is_replication_awaited().unwrap());
 }
 
+/// Without it each wait would last as long as the source sleeps.
+#[test]
+fn a_process_that_waits_wakes_a_source_that_has_sent_everything() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let ns = ue(&session);
+    session.stream(ns, WhenFull::Refuse).unwrap();
+    std::thread::scope(|scope| {
+        let source = host.region.session().unwrap();
+        let (sender, rounds) = mpsc::channel();
+        scope.spawn(move || {
+            for () in rounds {
+                source.sleep_until_awaited(2 * LONG).unwrap();
+                acknowledge_all(&source);
+            }
+        });
+        for round in 0..200 {
+            let receipt = put(&session, ns, round);
+            sender.send(()).unwrap();
+            let state = session.wait_replicated(receipt, LONG).unwrap();
+            assert_eq!(state, ReceiptState::Replicated, "round {round}");
+        }
+        // A wait that was given up stays announced.
+        let pending = put(&session, ns, 0);
+        session.wait_replicated(pending, Duration::ZERO).unwrap();
+        assert!(!session.sleep_until_awaited(LONG).unwrap(), "it does not sleep");
+    });
+}
+
 #[test]
 fn the_host_that_takes_over_decides_the_receipts_of_the_old_log_and_no_other_host_does() {
     let three = Three::new();

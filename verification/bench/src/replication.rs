@@ -3,11 +3,13 @@
 //!
 //! `nearstate bench run ue-signalling --targets region,cluster,redis-wait,etcd` prints the table.
 //! All targets run at the same time and are measured in turn, round by round, on the same
-//! processors, so that a busy machine slows all of them.
+//! processors, so that a busy machine slows all of them: all servers share one, and the client, which
+//! is this process, has another one.
 
 mod etcd;
 mod geode;
 mod ours;
+mod placement;
 mod redis_wait;
 mod report;
 
@@ -28,6 +30,7 @@ use crate::options::Options;
 use crate::processes::cpu_ns;
 use crate::run_frame::RunFrame;
 use crate::stat::{Latencies, as_f64};
+use placement::Placement;
 use report::{CaseRound, ReplicatedCaseResult};
 
 /// Bytes of a value.
@@ -50,8 +53,18 @@ const BLOCK_BYTES: usize = 170;
 
 /// Its name in errors, and the options that have a meaning here.
 pub const NAME: &str = "the table of replicated writes";
-pub const OPTIONS: [&str; 8] =
-    ["--targets", "--variant", "--rounds", "--round-time", "--dir", "--save", "--report", "--json"];
+pub const OPTIONS: [&str; 10] = [
+    "--targets",
+    "--variant",
+    "--rounds",
+    "--round-time",
+    "--unpinned",
+    "--server-cpus",
+    "--dir",
+    "--save",
+    "--report",
+    "--json",
+];
 
 /// A line for the list of workloads.
 pub const ABOUT: &str = "ue-signalling --targets region,cluster,cluster-2,redis-wait,redis-wait-2,\
@@ -277,8 +290,9 @@ fn difference(
 type RunningTarget = (Box<dyn ReplicatedTarget>, LastWrites);
 
 /// Starts a target and puts all records. The tables of a region are filled when it starts.
-fn start_filled(name: &str, options: &Options) -> Result<RunningTarget> {
-    let (mut target, mut written) = (start(name, options)?, LastWrites::new());
+fn start_filled(name: &str, options: &Options, bound: Option<&Placement>) -> Result<RunningTarget> {
+    let mut target = Placement::start(bound, || start(name, options))?;
+    let mut written = LastWrites::new();
     written.add(ReplicatedCase::Put, 0..RECORDS);
     for number in (0..RECORDS).step_by(usize::try_from(OUTSTANDING).unwrap_or(1)) {
         if !target.step(ReplicatedCase::Outstanding, number)? {
@@ -303,10 +317,11 @@ pub fn measure(options: &Options, command: &str, stop: &AtomicBool) -> Result<Re
     }
     let cases = ReplicatedCase::selected(options.variant.as_deref())?;
     let mut frame = RunFrame::begin(command, &Machine::detect());
-    frame.caveats.push("no process is bound to a processor".to_owned());
+    let bound = Placement::bind(options)?;
+    frame.caveats.extend(caveats(bound.as_ref()));
     let mut targets = Vec::new();
     for name in &options.targets {
-        targets.push(start_filled(name, options)?);
+        targets.push(start_filled(name, options, bound.as_ref())?);
     }
     let round_time = Duration::from_secs_f64(options.round_time.unwrap_or(ROUND_SECONDS));
     let mut results: BTreeMap<(ReplicatedCase, usize), ReplicatedCaseResult> = BTreeMap::new();
@@ -352,6 +367,12 @@ pub fn measure(options: &Options, command: &str, stop: &AtomicBool) -> Result<Re
             .collect(),
         results: results.collect(),
     })
+}
+
+fn caveats(bound: Option<&Placement>) -> [String; 2] {
+    let pairs = "cluster-2 and redis-wait have one follower each, cluster and redis-wait-2 two: \
+                 compare those";
+    [Placement::caveat(bound), pairs.to_owned()]
 }
 
 /// A case of a target in a round; `None` if the target does not have the case.

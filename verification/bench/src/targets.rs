@@ -22,7 +22,7 @@ use crate::access::{StoreConnection, StoreSchema};
 use crate::reaper::Reaper;
 use nearstate_model::{Error, Result};
 use region::on_node::NodeRegionTarget;
-pub(crate) use started::free_port;
+pub(crate) use started::{free_port, on_cpus};
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;

@@ -147,9 +147,10 @@ fn exception(file: &Snapshot, area: &str, from: u64, bit: u64) -> Option<&'stati
     let flipped = |at: u64| file.word(at) ^ u64::from(at == bit / 64 * 8) << word_bit;
     match area {
         "reserved page" => match at - from {
-            0x80 | 0xc0 | 0x100 | 0x108 | 0x200 | 0x3c0 | 0x400 | 0x408 | 0x500 | 0x508 | 0x540 => {
+            0x80 | 0xc0 | 0x100 | 0x108 | 0x200 | 0x400 | 0x408 | 0x500 | 0x508 => {
                 Some("words of the log")
             }
+            0x3c0 | 0x3c8 | 0x540 => Some("words of those that wait"),
             _ => None,
         },
         "member slots" => match (at - from) % 128 {

@@ -22,8 +22,9 @@ const OWNER_ADDRESS: u64 = 0x780;
 
 /// Words that only have to differ from what they were: a flip is another change. And one that only
 /// decides whether a waiter spins.
-const HARMLESS: [(u64, &str); 4] = [
+const HARMLESS: [(u64, &str); 5] = [
     (0x3c0, "processor of the source of the log"),
+    (0x3c8, "futex word of sources"),
     (0x500, "changes of whether the log keeps entries"),
     (0x510, "how often a namespace became a logged one"),
     (0x540, "futex word of those that wait"),

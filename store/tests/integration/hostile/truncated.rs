@@ -107,6 +107,9 @@ const CALLS: &[Call] = &[
     ("log_tail_position", |_, session, _| session.log_tail_position().map(drop)),
     ("replicated_position", |_, session, _| session.replicated_position().map(drop)),
     ("is_replication_awaited", |_, session, _| session.is_replication_awaited().map(drop)),
+    ("sleep_until_awaited", |_, session, _| {
+        session.sleep_until_awaited(Duration::from_micros(1)).map(drop)
+    }),
     ("tell_source_cpu", |_, session, _| session.tell_source_cpu(0).map(drop)),
     ("receipt_of_all", |_, session, _| session.receipt_of_all().map(drop)),
     ("receipt_at", |_, session, receipt| session.receipt_at(receipt.position()).map(drop)),

@@ -201,7 +201,7 @@ fn check_stop(stop: Option<&'static AtomicBool>) -> Result<()> {
 
 /// Runs `start` on these processors, or on all if none are given. Processes that it starts stay
 /// there.
-fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
     if cpus.is_empty() {
         return start();
     }

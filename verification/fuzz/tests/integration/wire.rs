@@ -122,7 +122,10 @@ fn messages() -> Vec<Message<'static>> {
     };
     let change =
         |change| RecordChange { namespace: 1, base_version: 2, version: 3, key: b"key", change };
-    let entry = |records| EntryMessage { position: 1, check: 2, time_ms: 3, records };
+    let entry = |records: Vec<_>| {
+        let records = records.into();
+        EntryMessage { position: 1, check: 2, time_ms: 3, records }
+    };
     let (incarnation, name, start, position, check) = (1, "host", Start::Continue, 5, 6);
     let record = |change| RecordMessage { namespace: 1, version: 2, time_ms: 3, key: b"k", change };
     let mut all = vec![
