@@ -10,5 +10,5 @@ pub mod invariant;
 pub mod limits;
 
 pub use error::{Error, Result};
-pub use heap_usage::{HeapUsage, HeldBack};
+pub use heap_usage::{HeapUsage, HeldBack, KeptInOperation};
 pub use holder::Holder;
