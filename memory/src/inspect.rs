@@ -14,7 +14,7 @@ use crate::layout::{
     SUPER_EPOCH, SUPER_ID, SUPER_PAGE, chunk_words_at, member_at, unseal,
 };
 use crate::member::is_dead;
-use crate::member::pin::PinInterval;
+use crate::member::pin::start_of;
 use crate::namespace::{self, NamespaceEntry};
 use crate::numa_policy::{NumaPolicy, PagesByNode};
 use crate::region::file::Region;
@@ -234,7 +234,7 @@ impl Region {
                 index,
                 process: Holder { pid: identity.pid, name: identity.text() },
                 since_ms: load(MEMBER_SINCE)?,
-                pinned_epoch: PinInterval::decode(load(MEMBER_PIN)?).map(|pin| pin.start),
+                pinned_epoch: start_of(load(MEMBER_PIN)?),
                 is_alive: !is_dead(&self.shared, index)?,
             });
         }

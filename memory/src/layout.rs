@@ -215,6 +215,8 @@ pub(crate) const DROPPED: u64 = u64::MAX;
 pub(crate) const MEMBERS: u64 = 0x2000;
 pub(crate) const MEMBER_BYTES: u64 = 128;
 pub(crate) const MEMBER_PIN: u64 = 0;
+/// The end of a pin for whose reach its word has no room.
+pub(crate) const MEMBER_FAR_END: u64 = 8;
 pub(crate) const MEMBER_STATE: u64 = 64;
 pub(crate) const MEMBER_PID: u64 = 72;
 /// A copy of holder and incarnation while a session owns the slot (`region/member_table.rs`).
@@ -348,6 +350,7 @@ const _: () = assert!(SUPER_FRONTIER.is_multiple_of(LINE));
 const _: () = assert!(SUPER_MEMBERS.is_multiple_of(LINE) && SUPER_NAMESPACES.is_multiple_of(LINE));
 const _: () = assert!(MEMBER_BYTES.is_multiple_of(LINE), "members share no line");
 const _: () = assert!(MEMBER_STATE == LINE, "the pin has a line of its own");
+const _: () = assert!(MEMBER_PIN + 8 == MEMBER_FAR_END, "both words of a pin are read together");
 const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_HELD_SINCE);
 const _: () = assert!(MEMBER_HELD_SINCE + 8 <= MEMBER_BYTES);
 const _: () = assert!(MEMBER_NAME + 16 <= MEMBER_SINCE, "a name has 16 bytes");

@@ -10,6 +10,7 @@ pub(crate) mod stalled;
 pub(crate) mod advisory_lock;
 pub(crate) mod arena;
 pub(crate) mod held_since;
+pub(crate) mod pin_slot;
 pub(crate) mod pin;
 pub(crate) mod refusals;
 pub(crate) mod evacuated;
@@ -28,11 +29,12 @@ use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
+use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, QUEUES, member_at, seal};
 use crate::member::arena::{Arena, undo};
 use crate::member::evacuated::EvacuatedParts;
 use crate::member::held_since::note_stalled;
-use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
+use crate::member::pin::{STALLED_EPOCHS, SafeEpochs};
+use crate::member::pin_slot::{clear_pin, pin_words};
 use crate::member::refusals::Refusals;
 use crate::member::stalled::StallHooks;
 use crate::region::file::{Region, Shared, truncated};
@@ -445,7 +447,12 @@ impl Member {
         let seen = if self.pins.get() == 0 {
             self.epoch().load(Ordering::Acquire)
         } else {
-            pin::extend(self.epoch(), self.pin_word(), self.shared.is_fenced)
+            let Ok(words) = pin_words(self.map(), self.index) else {
+                // The table was in the mapping when the slot was claimed, and mappings do not
+                // shrink.
+                invariant!("slot {} lies outside the region", self.index)
+            };
+            pin::extend(self.epoch(), words, self.shared.is_fenced)
         };
         self.seen_epoch.set(seen);
     }
@@ -468,7 +475,7 @@ impl Member {
         // A pin that is skipped would let a cell be reused under its reader.
         let mut unreadable = None;
         let pins = (0..member_slots_used(map)?).filter_map(|index| {
-            map.word(member_at(index) + MEMBER_PIN).map_err(|error| unreadable = Some(error)).ok()
+            pin_words(map, index).map_err(|error| unreadable = Some(error)).ok()
         });
         let safe = SafeEpochs::scan(now, pins);
         if let Some(error) = unreadable {
@@ -495,9 +502,9 @@ impl Member {
     fn recover_dead_readers(&self, now: u64) -> Result<()> {
         for index in 0..member_slots_used(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            let is_stalled = |pin: &PinInterval| pin.start.saturating_add(STALLED_EPOCHS) < now;
-            let Some(pin) = PinInterval::decode(pin).filter(is_stalled) else { continue };
-            note_stalled(self.map(), index, pin.start)?;
+            let is_stalled = |start: &u64| start.saturating_add(STALLED_EPOCHS) < now;
+            let Some(start) = pin::start_of(pin).filter(is_stalled) else { continue };
+            note_stalled(self.map(), index, start)?;
             if !self.is_taken(index)? {
                 match self.recover_if_dead(index) {
                     Ok(_) => {}
@@ -576,14 +583,12 @@ impl Drop for Member {
                 }
             }
         }
-        let at = member_at(self.index);
-        let (Ok(word), Ok(pin)) =
-            (self.map().word(at + MEMBER_STATE), self.map().word(at + MEMBER_PIN))
+        let (Ok(word), Ok(())) =
+            (state_of(self.map(), self.index), clear_pin(self.map(), self.index))
         else {
-            // The table was in the mapping when the slot was claimed, and mappings do not shrink.
+            // As for the extension of the pin.
             invariant!("slot {} lies outside the region", self.index)
         };
-        pin.store(0, Ordering::Release);
         // The table was in the mapping, as above.
         let _ = clear_copy(self.map(), self.index);
         crash_point!("detach.unpinned");

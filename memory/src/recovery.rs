@@ -11,9 +11,10 @@ use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
 use crate::index::intent::TxnOutcome;
 use crate::index::split;
-use crate::layout::{Corruption, MEMBER_PIN, member_at};
+use crate::layout::Corruption;
 use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo};
 use crate::member::claim::{ClaimFailure, claim_if_free};
+use crate::member::pin_slot::clear_pin;
 use crate::member::{Member, is_process_dead};
 use crate::member::{idle, lock};
 use crate::region::member_table::{
@@ -230,8 +231,7 @@ impl Member {
         idle::end(arena.word(undo::ACTIVE));
         crash_point!("recover.idle");
         self.inherit_recoveries(owner)?;
-        self.map().word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Release);
-        Ok(())
+        Ok(clear_pin(self.map(), index)?)
     }
 
     /// Recovers this member itself, after a panic interrupted one of its operations, or after it

@@ -26,7 +26,25 @@ pub struct HeapUsage {
     pub free_by_size: [u64; FREE_SIZES.len()],
     /// Sessions whose views prevent the reuse of retired memory, the largest first.
     pub held_back: Vec<HeldBack>,
+    /// Sessions that carry out an operation, and keep memory that no other can take meanwhile, the
+    /// largest first. One whose process is stopped keeps it.
+    pub in_operation: Vec<KeptInOperation>,
 }
+
+/// A session that carries out an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptInOperation {
+    /// The process of the session.
+    pub process: Holder,
+    /// The number of the session in the member table.
+    pub session: u32,
+    /// Bytes that it keeps: retired ones that it has not freed, and what it allocates from.
+    pub bytes: u64,
+}
+
+/// Sessions in an operation that a message names, and what such a session keeps at least.
+const NAMED_IN_OPERATION: usize = 3;
+const NAMED_BYTES_MIN: u64 = 64 << 10;
 
 /// A session whose views prevent the reuse of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +87,14 @@ impl HeapUsage {
             0x400..0x10_0000 => format!("{} KiB", bytes >> 10),
             _ => format!("{}.{} MiB", bytes >> 20, (bytes >> 10 & 1023) * 10 / 1024),
         };
+        let kept: Vec<String> = self
+            .in_operation
+            .iter()
+            .filter(|one| one.session != caller && one.bytes >= NAMED_BYTES_MIN)
+            .take(NAMED_IN_OPERATION)
+            .map(|one| format!("{} kept by {} (in an operation)", shown(one.bytes), one.process))
+            .collect();
+        let kept = if kept.is_empty() { String::new() } else { "; ".to_owned() + &kept.join(", ") };
         let text = format!(
             "of {}, {} are live, {} retired, {} kept by sessions, {} free (the largest range: {})",
             shown(self.total),
@@ -77,7 +103,7 @@ impl HeapUsage {
             shown(self.kept),
             shown(self.free),
             shown(self.free_largest)
-        );
+        ) + &kept;
         let first_of =
             |is_it: &dyn Fn(u32) -> bool| self.held_back.iter().find(|held| is_it(held.session));
         let held = first_of(&|session| session == caller).or_else(|| first_of(&is_of_caller));

@@ -11,6 +11,6 @@ pub mod limits;
 pub mod one_or_many;
 
 pub use error::{Error, Result};
-pub use heap_usage::{HeapUsage, HeldBack};
+pub use heap_usage::{HeapUsage, HeldBack, KeptInOperation};
 pub use holder::Holder;
 pub use one_or_many::OneOrMany;

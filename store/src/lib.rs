@@ -73,7 +73,7 @@ pub use nearstate_memory::{
     lease_clock, now_ms, now_ms_coarse, prefetch, release_allocator_memory, since_boot,
     user_directory, with_signals_blocked,
 };
-pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
+pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, KeptInOperation, Result, limits};
 pub use prefetch::Prefetch;
 pub use read::ReadScope;
 pub use read_level::ReadLevel;

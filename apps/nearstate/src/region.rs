@@ -406,10 +406,18 @@ fn heap_json(heap: &HeapUsage) -> Value {
                    "bytes": held.bytes, "epochs": held.epochs, "ms": held.ms})
         })
         .collect();
+    let in_operation: Vec<Value> = heap
+        .in_operation
+        .iter()
+        .map(|kept| {
+            json!({"pid": kept.process.pid, "name": kept.process.name, "index": kept.session,
+                   "bytes": kept.bytes})
+        })
+        .collect();
     json!({
         "bytes_total": heap.total, "bytes_live": heap.live, "bytes_retired": heap.retired,
         "bytes_kept": heap.kept, "bytes_free": heap.free, "bytes_free_largest": heap.free_largest,
-        "free_by_size": by_size, "held_back": held_back,
+        "free_by_size": by_size, "held_back": held_back, "in_operation": in_operation,
     })
 }
 

@@ -17,11 +17,11 @@ use crate::layout::{
     CATALOG_POLICY, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT, CATALOG_SOURCE,
     CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE,
     LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_GAP_COUNT, LOG_GAP_UNKNOWN, LOG_GAPS, LOG_GAPS_MAX,
-    LOG_REPLICATED, LOG_TAIL, LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_HELD_SINCE, MEMBER_NAME,
-    MEMBER_PID, MEMBER_PIN, MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
-    SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK,
-    SUPER_STAMP_FLOOR, SUPER_WATCHED, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
-    is_cluster_word, member_at, namespace_flags, unseal,
+    LOG_REPLICATED, LOG_TAIL, LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_FAR_END,
+    MEMBER_HELD_SINCE, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_PROCESS_CHECK, MEMBER_SINCE,
+    MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES,
+    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WATCHED, SUPER_WORDS, USAGE_STRIPES, arena_at,
+    catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
 };
 use crate::log::begins::check_begins;
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
@@ -128,6 +128,7 @@ pub(crate) fn free_slots(map: &Map, report: &mut CheckReport) -> Result<bool, Co
         let word = load(map, at + MEMBER_STATE)?;
         let known = [
             MEMBER_PIN,
+            MEMBER_FAR_END,
             MEMBER_STATE,
             MEMBER_PID,
             MEMBER_PROCESS_CHECK,
@@ -152,7 +153,7 @@ pub(crate) fn free_slots(map: &Map, report: &mut CheckReport) -> Result<bool, Co
             is_in_use = true;
             continue;
         }
-        if load(map, at + MEMBER_PIN)? != 0 {
+        if load(map, at + MEMBER_PIN)? != 0 || load(map, at + MEMBER_FAR_END)? != 0 {
             report.fault(format!("member {index}: its slot is free, and has a pin"));
         }
         if state::process(word) != 0 {

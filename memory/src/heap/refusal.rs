@@ -12,7 +12,7 @@ use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage, usage_st
 use crate::heap::{held, watched};
 use crate::layout::{Corruption, MEMBER_PIN, SUPER_EPOCH, SUPER_WATCHED, member_at, unseal};
 use crate::member::arena::{Arena, op, undo};
-use crate::member::pin::{PinInterval, STALLED_EPOCHS};
+use crate::member::pin::{STALLED_EPOCHS, start_of};
 use crate::member::refusals::{FreeWatch, KnownRefusal, KnownUsage, WatchStart};
 use crate::member::{AfterFull, Member, is_process_dead};
 use crate::region::map::Map;
@@ -125,7 +125,7 @@ impl Member {
         let mut sum = 0_u64;
         for index in 0..member_slots_used(map)? {
             let pin = map.word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            let start = PinInterval::decode(pin).map_or(0, |pin| pin.start);
+            let start = start_of(pin).unwrap_or(0);
             let state = member_table::state_of(map, index)?.load(Ordering::Acquire);
             for word in [state, start] {
                 sum = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -251,7 +251,7 @@ impl Member {
         }
         for (index, start) in &known.readers {
             let word = map.word(member_at(*index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            if PinInterval::decode(word).is_none_or(|pin| pin.start != *start) {
+            if start_of(word) != Some(*start) {
                 return Ok(false);
             }
         }
@@ -378,7 +378,7 @@ pub(crate) fn pins(map: &Map) -> Result<impl Iterator<Item = (u32, u64)>, Corrup
     let mut pins = Vec::new();
     for index in 0..member_slots_used(map)? {
         let word = map.word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-        pins.extend(PinInterval::decode(word).map(|pin| (index, pin.start)));
+        pins.extend(start_of(word).map(|start| (index, start)));
     }
     Ok(pins.into_iter())
 }

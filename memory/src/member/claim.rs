@@ -20,6 +20,7 @@ use crate::layout::{
 };
 use crate::member::arena::{Arena, Bump, undo};
 use crate::member::held_since::clear_stalled;
+use crate::member::pin_slot::clear_pin;
 use crate::member::refusals::Refusals;
 use crate::member::stalled::StallHooks;
 use crate::member::{
@@ -135,7 +136,7 @@ pub(crate) fn claim_if_free(
     }
     let Some(claimed) = claim_word(shared, word, seen)? else { return Ok(None) };
     crash_point!("attach.claimed");
-    shared.map.word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Relaxed);
+    clear_pin(&shared.map, index)?;
     crash_point!("attach.unpinned");
     Ok(Some(own_slot(shared, index, word, claimed)?))
 }

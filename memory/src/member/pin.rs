@@ -14,6 +14,19 @@
 //!                                         or later
 //! ```
 //!
+//! The word of a pin has 16 bits for the distance from its start to its end. A longer one is in a
+//! second word, which P5 stores before the first:
+//!
+//! ```text
+//! P5a far = epoch                     A4a load the pin         (acquire)
+//! P5b pin = [start, far]              A4b it says far: end = far, unless far is too near
+//! P5c P3, P4                          pairs with A2, as P3
+//! ```
+//!
+//! If A4 sees the pin before P5b, or the far end before P5a, the end is an earlier one, and P5c
+//! follows A2: the reader sees each unlink that counts. The far end only rises. One of a former pin
+//! of the slot, which is at most the start of this one, is too near: then the pin has no end.
+//!
 //! The heavy barrier is `membarrier(2)`. The light barrier only prevents the compiler from moving
 //! P4 before P2. In a fenced region both are full fences.
 //!
@@ -32,9 +45,9 @@ const EPOCH: &str = "the epoch word has a flipped bit";
 const EPOCH_BITS: u32 = 48;
 const EPOCH_MASK: u64 = (1 << EPOCH_BITS) - 1;
 
-/// The largest distance from the start to the end of a pin that its word has room for. A pin with
-/// it has no end.
-const REACH_MAX: u64 = u64::MAX >> EPOCH_BITS;
+/// The distance from the start to the end of a pin that means: this distance or a longer one. The
+/// end is in another word.
+const REACH_FAR: u64 = if cfg!(loom) { 2 } else { u64::MAX >> EPOCH_BITS };
 const _: () = assert!(EPOCH_BITS + 16 == u64::BITS, "an epoch is what `seal` keeps");
 
 /// Pins the current epoch. Returns the epoch's word, for [`is_within`].
@@ -59,18 +72,37 @@ pub(crate) fn is_within(epoch: &AtomicU64, seen: u64) -> bool {
     epoch.load(Ordering::Relaxed) == seen || mutant("birth-unchecked")
 }
 
+/// The words of a member's pin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PinWords<'a> {
+    /// Its start, and the distance to its end.
+    pub(crate) pin: &'a AtomicU64,
+    /// Its end, if that distance is [`REACH_FAR`].
+    pub(crate) far_end: &'a AtomicU64,
+}
+
 /// Moves the end of a pin to the current epoch. Returns the epoch's word. Entries that were loaded
 /// before are loaded again.
 #[cold]
-pub(crate) fn extend(epoch: &AtomicU64, pin: &AtomicU64, is_fenced: bool) -> u64 {
+pub(crate) fn extend(
+    epoch: &AtomicU64,
+    PinWords { pin, far_end }: PinWords<'_>,
+    is_fenced: bool,
+) -> u64 {
     let seen = epoch.load(Ordering::Acquire);
     let start = pin.load(Ordering::Relaxed) & EPOCH_MASK;
-    let reach = (seen >> 16).saturating_sub(start).min(REACH_MAX);
+    let reach = (seen >> 16).saturating_sub(start).min(REACH_FAR);
+    if reach == REACH_FAR && !mutant("far-end-late") {
+        far_end.store(seen >> 16, Ordering::Relaxed);
+    }
     pin.store(start | reach << EPOCH_BITS, Ordering::Relaxed);
     if is_fenced && !mutant("extend-no-fence") {
         full_fence();
     } else {
         compiler_fence(Ordering::SeqCst);
+    }
+    if mutant("far-end-late") {
+        far_end.store(seen >> 16, Ordering::Relaxed);
     }
     seen
 }
@@ -165,16 +197,31 @@ pub(crate) struct PinInterval {
     pub(crate) end: u64,
 }
 
+/// The epoch in which the pin of a word began. `None` if there is no pin.
+#[inline]
+pub(crate) const fn start_of(word: u64) -> Option<u64> {
+    if word == 0 { None } else { Some(word & EPOCH_MASK) }
+}
+
 impl PinInterval {
-    /// The interval of a pin's word. `None` if there is no pin.
-    #[inline]
-    pub(crate) const fn decode(word: u64) -> Option<Self> {
-        let (start, reach) = (word & EPOCH_MASK, word >> EPOCH_BITS);
-        match (word, reach) {
-            (0, _) => None,
-            (_, REACH_MAX) => Some(Self { start, end: u64::MAX }),
-            _ => Some(Self { start, end: start + reach }),
+    /// A4a and A4b. `None` if there is no pin.
+    pub(crate) fn load(words: PinWords<'_>) -> Option<Self> {
+        let order = if mutant("scan-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+        let word = words.pin.load(order);
+        let start = start_of(word)?;
+        let reach = word >> EPOCH_BITS;
+        if reach < REACH_FAR {
+            return Some(Self { start, end: start + reach });
         }
+        let far_end = words.far_end.load(Ordering::Relaxed);
+        // A smaller one is not of this pin.
+        let is_of_pin = reach == REACH_FAR && far_end >= start + REACH_FAR;
+        Some(Self { start, end: if is_of_pin { far_end } else { u64::MAX } })
+    }
+
+    /// True if it contains another interval.
+    pub(crate) const fn contains(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
     }
 
     /// The smallest interval that contains both.
@@ -209,6 +256,14 @@ pub(crate) const STALLED_EPOCHS: u64 = if cfg!(loom) { 1 } else { 8 };
 /// Intervals of stalled pins that are told apart. Each retired cell is compared with all of them.
 /// Of more, those with the smallest gaps between them count as one interval.
 const STALLED_MAX: usize = 32;
+
+/// What stalled pins hold: each its own, or if there are many, what they hold together.
+pub(crate) fn told_apart(mut pins: Vec<PinInterval>) -> Vec<PinInterval> {
+    if pins.len() > STALLED_MAX {
+        join_nearest(&mut pins);
+    }
+    pins
+}
 
 /// Sorts intervals by their starts and joins some of them, until at most [`STALLED_MAX`] are left:
 /// first those between which no cell can have lived, then those with the smallest gaps.
@@ -256,10 +311,9 @@ pub(crate) struct SafeEpochs {
 
 impl SafeEpochs {
     /// What is safe after an advance to `now`.
-    pub(crate) fn scan<'a>(now: u64, pins: impl Iterator<Item = &'a AtomicU64>) -> Self {
-        let order = if mutant("scan-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    pub(crate) fn scan<'a>(now: u64, pins: impl Iterator<Item = PinWords<'a>>) -> Self {
         let mut safe = Self { all: now, recent: now, stalled: Vec::new() };
-        for pin in pins.filter_map(|pin| PinInterval::decode(pin.load(order))) {
+        for pin in pins.filter_map(PinInterval::load) {
             safe.all = safe.all.min(pin.start);
             if pin.start.saturating_add(STALLED_EPOCHS) >= now {
                 safe.recent = safe.recent.min(pin.start);
@@ -267,9 +321,7 @@ impl SafeEpochs {
                 safe.stalled.push(pin);
             }
         }
-        if safe.stalled.len() > STALLED_MAX {
-            join_nearest(&mut safe.stalled);
-        }
+        safe.stalled = told_apart(safe.stalled);
         debug_assert!(safe.all <= safe.recent, "what is safe for all is safe for recent readers");
         debug_assert!(safe.stalled.len() <= STALLED_MAX, "stalled readers are told apart");
         safe
@@ -419,105 +471,4 @@ pub(crate) fn is_reusable(word: u64, safe: u64) -> bool {
 
 #[cfg(test)]
 #[cfg(not(loom))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_age_is_rounded_up_by_less_than_a_five_hundredth() {
-        let mut age = 0_u64;
-        while age < 1 << 40 {
-            let retired = (1 << 41) + 7;
-            let life = Life::decode(retire(retired - age, retired));
-            assert_eq!(life.retired, retired);
-            let found = retired - life.born;
-            assert!(found >= age && found - age <= age / 512, "{age} became {found}");
-            age += 1 + age / 3;
-        }
-        assert_eq!(Life::decode(retire(9, 7)).born, 0, "a birth in the future");
-        assert_eq!(Life::decode(retire(RETIRED | 5, 7)).born, 0, "retired twice");
-        let held = hold(5);
-        assert!(is_retired(held) && is_held(held) && !is_held(5) && !is_held(retire(5, 7)));
-        assert_eq!(retire(held, 7), retire(5, 7), "its birth epoch is kept");
-        assert!(!SafeEpochs::scan(100, [].iter()).is_reusable(held), "the log holds it");
-        let flipped = retire(7, 7) & !RETIRED;
-        assert!(flipped > 1 << EPOCH_BITS, "a flip makes it a live cell of epoch {flipped}");
-        assert!(is_reusable(NEVER_READ, 2), "the first pin of a region holds it");
-    }
-
-    #[test]
-    fn a_pin_keeps_what_was_live_between_its_ends() {
-        let pins: Vec<AtomicU64> = [(10, 12), (90, 95)]
-            .map(|(start, end): (u64, u64)| AtomicU64::new(start + ((end - start) << EPOCH_BITS)))
-            .into();
-        let safe = SafeEpochs::scan(100, pins.iter());
-        assert_eq!((safe.all, safe.recent, safe.stalled.len()), (10, 100, 2));
-        for (born, retired, is_free) in [
-            (5, 8, true),
-            (5, 9, false),
-            (12, 30, false),
-            (13, 30, true),
-            (13, 88, true),
-            (13, 89, false),
-            (96, 97, true),
-            (96, 99, false),
-        ] {
-            let word = retire(born, retired);
-            assert_eq!(safe.is_reusable(word), is_free, "{born} to {retired}");
-            assert_eq!(safe.is_set_aside(word), !is_free && retired <= 98);
-        }
-        // A reader without a known end keeps everything since its start.
-        let endless = [AtomicU64::new(10 + (REACH_MAX << EPOCH_BITS))];
-        let safe = SafeEpochs::scan(100, endless.iter());
-        assert!(safe.is_set_aside(retire(50, 60)) && safe.is_reusable(retire(5, 8)));
-    }
-
-    /// Whether one of these pins holds a cell with this life.
-    fn is_held_by(pins: &[AtomicU64], word: u64) -> bool {
-        let pins = pins.iter().filter_map(|pin| PinInterval::decode(pin.load(Ordering::Relaxed)));
-        pins.into_iter().any(|pin| pin.holds_word(word))
-    }
-
-    #[test]
-    fn overlapping_pins_beyond_those_told_apart_hold_what_they_hold() {
-        // Two hundred pins in twenty groups. Between the pins of a group no cell can have lived.
-        let pins: Vec<AtomicU64> = (0..200_u64)
-            .map(|pin| AtomicU64::new(10 + 40 * (pin * 7 % 20) + 3 * (pin / 20) | 1 << EPOCH_BITS))
-            .collect();
-        let safe = SafeEpochs::scan(2000, pins.iter());
-        assert_eq!(safe.stalled.len(), 20);
-        for born in 0..900 {
-            for retired in born..born + 50 {
-                let word = retire(born, retired);
-                let is_held = is_held_by(&pins, word);
-                assert_eq!(safe.is_set_aside(word), is_held, "{born} to {retired}");
-            }
-        }
-    }
-
-    #[test]
-    fn of_more_pins_than_are_told_apart_the_nearest_hold_as_one() {
-        // An old one, and ninety-nine with gaps of 100 and 200 epochs in turn.
-        let starts = (1..100_u64).map(|pin| 1_000_000 + 150 * pin + 50 * (pin % 2));
-        let pins: Vec<AtomicU64> = std::iter::once(10).chain(starts).map(AtomicU64::new).collect();
-        let safe = SafeEpochs::scan(2_000_000, pins.iter());
-        assert_eq!(safe.stalled.len(), STALLED_MAX);
-        for pin in &pins {
-            let start = pin.load(Ordering::Relaxed);
-            assert!(safe.is_set_aside(retire(start, start)), "what reader {start} may use");
-        }
-        // The largest gap stays.
-        assert!(safe.is_reusable(retire(100, 1_000_000)), "a cell of the largest gap");
-        // Gaps of one size are not all closed.
-        let even: Vec<AtomicU64> = (1..=33).map(|pin| AtomicU64::new(100 * pin)).collect();
-        let safe = SafeEpochs::scan(2_000_000, even.iter());
-        assert_eq!(safe.stalled.len(), STALLED_MAX);
-        let held = (1..33).filter(|gap| safe.is_set_aside(retire(100 * gap + 10, 100 * gap + 90)));
-        assert_eq!(held.count(), 1);
-        // A reader without an end holds all that follows it.
-        let mut pins: Vec<AtomicU64> = (1..=40).map(|pin| AtomicU64::new(100 * pin)).collect();
-        pins.push(AtomicU64::new(2050 | REACH_MAX << EPOCH_BITS));
-        let safe = SafeEpochs::scan(2_000_000, pins.iter());
-        assert_eq!(safe.stalled.len(), 21);
-        assert!(safe.is_set_aside(retire(5000, 6000)) && safe.is_reusable(retire(110, 190)));
-    }
-}
+mod tests;

@@ -42,6 +42,7 @@ struct Log {
     claimed: AtomicU64,
     epoch: AtomicU64,
     pin: AtomicU64,
+    far_end: AtomicU64,
 }
 
 impl Log {
@@ -56,6 +57,7 @@ impl Log {
             claimed: AtomicU64::new(0),
             epoch: AtomicU64::new(seal(2)),
             pin: AtomicU64::new(0),
+            far_end: AtomicU64::new(0),
         };
         Arc::new(log)
     }
@@ -165,7 +167,8 @@ fn an_entry_is_not_reused_while_it_is_read() {
                     true
                 };
                 let now = pin::advance(&log.epoch, heavy).unwrap();
-                safe = pin::SafeEpochs::scan(now, std::iter::once(&log.pin)).all;
+                let words = pin::PinWords { pin: &log.pin, far_end: &log.far_end };
+                safe = pin::SafeEpochs::scan(now, std::iter::once(words)).all;
             }
             if pin::is_reusable(retired, safe) {
                 write(&log.content, REUSED);

@@ -15,6 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nearstate_memory::FreeWatch;
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX};
@@ -55,10 +56,22 @@ const _: () = assert!((u32::MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no 
 pub(crate) struct ExpiryPass {
     /// The last entry that was passed, by tree. Without one, the next call begins with the first.
     pub(crate) passed: BTreeMap<u64, Vec<u8>>,
-    /// Namespaces for whose deletions there was no room. They are tried again in the next pass.
-    pub(crate) full: Vec<u32>,
+    /// What there was no room for in the heap. It is tried again in the next pass, or when memory
+    /// has come free.
+    pub(crate) full: FullPass,
     /// The same, of the log: also when they belong to another host, which deletes in its own.
     pub(crate) behind: Vec<u32>,
+}
+
+/// Deletions of expired records for which the heap had no room.
+#[derive(Debug, Default)]
+pub(crate) struct FullPass {
+    /// Their namespaces.
+    pub(crate) namespaces: Vec<u32>,
+    /// The tree and the entry of the first one.
+    pub(crate) first: Option<(u64, Vec<u8>)>,
+    /// The moment since which memory that comes free is watched.
+    pub(crate) watch: Option<FreeWatch>,
 }
 
 /// A session's cache of the internal namespaces.
@@ -80,6 +93,8 @@ pub(crate) struct InternalCache {
     pub(crate) expiry_pass: RefCell<ExpiryPass>,
     /// The tree of the order of expiry that it sweeps, and the last entry at which it has looked.
     pub(crate) expiry_sweep: RefCell<(u64, Vec<u8>)>,
+    /// The namespace of which it looks for expired records, and the next bucket.
+    pub(crate) own_walk: Cell<(u32, u64)>,
     /// Collections until the next sweep, and between the last two.
     pub(crate) sweep_pause: Cell<(u32, u32)>,
     /// Tags of namespaces, each with the generation at which they were read.

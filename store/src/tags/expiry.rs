@@ -11,6 +11,7 @@
 //! A host that follows another one judges no expiry of the other's records: their deletion follows.
 //! It does remove and move their entries, which no log has.
 
+mod own;
 mod sweep;
 
 use std::ops::Bound;
@@ -19,7 +20,7 @@ use nearstate_memory::Corruption;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result, invariant};
 
-use crate::index::internal::{EXPIRY_TREES, ExpiryPass, expiry_root};
+use crate::index::internal::{EXPIRY_TREES, ExpiryPass, FullPass, expiry_root};
 use crate::index::ordered::{Cursor, ReadMode};
 use crate::record::meta::{is_past, split};
 use crate::session::Session;
@@ -77,6 +78,15 @@ struct ExpiryEntry {
     entry: Vec<u8>,
     namespace: u32,
     key: Vec<u8>,
+}
+
+impl ExpiryEntry {
+    fn parse(entry: Vec<u8>) -> Result<Self> {
+        let (_, rest) = entry.split_first_chunk::<8>().ok_or(CUT)?;
+        let (namespace, key) = rest.split_first_chunk::<4>().ok_or(CUT)?;
+        let (namespace, key) = (u32::from_be_bytes(*namespace), key.to_vec());
+        Ok(Self { entry, namespace, key })
+    }
 }
 
 /// The namespace of a due entry.
@@ -145,7 +155,8 @@ impl Session {
     /// whose writers are refused (`Fenced`) are left without an error until writers are admitted.
     /// One that fails (a stopped process has its lock), and all of a namespace for which there is
     /// no room in the log, are tried again when the session has passed all others, which takes
-    /// several calls if more than a thousand are left.
+    /// several calls if more than a thousand are left. Those of a namespace for which there is no
+    /// room in the heap are tried again as soon as memory has come free for one of them.
     ///
     /// # Errors
     /// `Full`, `Behind`, `Stalled`, `TransactionTooLarge`: a record fails, and none was deleted.
@@ -165,13 +176,14 @@ impl Session {
         let (collected, cursor) = <(Collected, Cursor)>::default();
         let (left, failures, failed) = (limit, 0, None);
         let mut call = CollectionCall { collected, left, skipped_max, failures, failed, cursor };
+        self.try_full_again(&mut pass, &mut call);
         let mut is_at_end = true;
         let first = u64::from(self.member.index());
         for tree in first..first + EXPIRY_TREES {
             is_at_end &= self.collect_tree(tree, &mut pass, &mut call);
         }
         if is_at_end {
-            pass.full.clear();
+            pass.full = FullPass::default();
             pass.behind.clear();
         }
         self.internal.expiry_pass.replace(pass);
@@ -180,6 +192,42 @@ impl Session {
         let is_partial = !is_at_end || failed.is_some();
         collected.has_more |= left == 0 || collected.records != 0 && is_partial;
         (collected, failed)
+    }
+
+    /// Tries the first entry again for whose deletion there was no room, if memory may have come
+    /// free since. If it is deleted, all that was passed is tried again. So what a reader held is
+    /// collected when its view has ended, and while one holds it, no call tries all of it.
+    fn try_full_again(&self, pass: &mut ExpiryPass, call: &mut CollectionCall) {
+        let (Some((tree, entry)), Some(watch)) = (&pass.full.first, &pass.full.watch) else {
+            return;
+        };
+        if matches!(self.member.has_freed(watch), Ok(false)) {
+            return;
+        }
+        let (tree, entry) = (*tree, ExpiryEntry::parse(entry.clone()));
+        let FullPass { namespaces, .. } = std::mem::take(&mut pass.full);
+        // Before the attempt: what comes free after it is seen by the next one.
+        pass.full.watch = self.member.watch_free().ok();
+        let is_left = entry.is_ok_and(|entry| self.handle_next(tree, &entry, pass, call));
+        if is_left && pass.full.first.is_some() {
+            pass.full.namespaces = namespaces;
+        } else {
+            pass.full = FullPass::default();
+            pass.passed.clear();
+        }
+    }
+
+    /// There was no room for the deletion of an entry's record: those of its namespace are passed.
+    /// Not before memory that comes free is watched, which the first failure begins.
+    fn note_full(&self, tree: u64, entry: &ExpiryEntry, full: &mut FullPass) {
+        if full.watch.is_none() {
+            full.watch = self.member.watch_free().ok();
+            return;
+        }
+        if !full.namespaces.contains(&entry.namespace) {
+            full.namespaces.push(entry.namespace);
+        }
+        full.first.get_or_insert_with(|| (tree, entry.entry.clone()));
     }
 
     /// Handles the due entries of a tree. True if it has come to their end.
@@ -246,7 +294,7 @@ impl Session {
                 if matches!(error, Error::Behind { .. }) {
                     pass.behind.push(entry.namespace);
                 } else if matches!(error, Error::Full { .. }) {
-                    pass.full.push(entry.namespace);
+                    self.note_full(tree, entry, &mut pass.full);
                 }
                 call.fail(error);
                 return true;
@@ -258,7 +306,7 @@ impl Session {
 
     /// Whether the expired records of a namespace are deleted here and now.
     fn due_namespace(&self, namespace: u32, pass: &ExpiryPass) -> DueNamespace {
-        if pass.full.contains(&namespace) {
+        if pass.full.namespaces.contains(&namespace) {
             return DueNamespace::Refused;
         }
         // Entries of one that was removed are taken out.
@@ -363,7 +411,8 @@ impl Session {
     #[cold]
     fn collect_now(&self) {
         self.internal.expiring.set(0);
-        self.collect_aside(COLLECTED_MAX);
+        // A failure is no error of the write.
+        let _ = self.aside(|session| session.collect_due(COLLECTED_MAX, SKIPPED_ASIDE_MAX));
         self.sweep_if_due();
     }
 
@@ -374,36 +423,45 @@ impl Session {
     #[cold]
     #[inline(never)]
     pub(crate) fn collect_for_room(&self, collections: &mut u32) -> bool {
-        self.collect_for_write(collections, SWEPT_FOR_ROOM)
+        self.collect_for_write(collections, |session| {
+            session.collects_due() || session.sweep_entries(SWEPT_FOR_ROOM) != 0
+        })
     }
 
     /// The same after a write to a namespace that has reached its limit, to which entries of the
-    /// order of expiry do not count.
+    /// order of expiry do not count. First among its own records, then in the order of expiry.
     #[cold]
-    pub(crate) fn collect_for_limit(&self, collections: &mut u32) -> bool {
-        self.collect_for_write(collections, 0)
+    pub(crate) fn collect_for_limit(&self, name: &str, collections: &mut u32) -> bool {
+        self.collect_for_write(collections, |session| {
+            session.collect_own(name) != 0 || session.collects_due()
+        })
     }
 
-    fn collect_for_write(&self, collections: &mut u32, swept: usize) -> bool {
+    /// `collects` is true if it has found some.
+    fn collect_for_write(&self, collections: &mut u32, collects: impl Fn(&Self) -> bool) -> bool {
         let now = nearstate_memory::now_ms_coarse();
         if *collections >= COLLECTIONS_FOR_ROOM || self.internal.none_due_ms.get() == now {
             return false;
         }
         *collections += 1;
-        let collected = self.collect_aside(COLLECTED_FOR_ROOM);
-        let may_have_room =
-            collected.records != 0 || collected.has_more || self.sweep_entries(swept) != 0;
+        let may_have_room = self.aside(collects);
         if !may_have_room {
             self.internal.none_due_ms.set(now);
         }
         may_have_room
     }
 
-    /// Collects for a write of this session. A failure is no error of the write. The receipt of the
-    /// write is not that of a record that is collected.
-    fn collect_aside(&self, limit: usize) -> Collected {
+    /// Collects some of the records that expired first. True if there may be room now.
+    fn collects_due(&self) -> bool {
+        let (collected, _) = self.collect_due(COLLECTED_FOR_ROOM, SKIPPED_ASIDE_MAX);
+        collected.records != 0 || collected.has_more
+    }
+
+    /// Collects for a write of this session. The receipt of the write is not that of a record that
+    /// is collected.
+    fn aside<T>(&self, collect: impl FnOnce(&Self) -> T) -> T {
         let (last, owed) = (self.last_position.get(), self.owed_position.get());
-        let (collected, _) = self.collect_due(limit, SKIPPED_ASIDE_MAX);
+        let collected = collect(self);
         self.last_position.set(last);
         self.owed_position.set(owed);
         collected
@@ -423,13 +481,7 @@ fn read_entries(
             Ok(None) | Err(Error::Conflict { .. }) => break,
             Err(error) => return Err(error),
         };
-        let (_, rest) = entry.split_first_chunk::<8>().ok_or(CUT)?;
-        let (namespace, key) = rest.split_first_chunk::<4>().ok_or(CUT)?;
-        due.push(ExpiryEntry {
-            entry: entry.to_vec(),
-            namespace: u32::from_be_bytes(*namespace),
-            key: key.to_vec(),
-        });
+        due.push(ExpiryEntry::parse(entry.to_vec())?);
     }
     invariant!(due.len() <= limit, "{} entries, and {limit} at most", due.len());
     Ok(due)

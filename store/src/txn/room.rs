@@ -28,8 +28,8 @@ impl Session {
         attempts: &mut RoomAttempts,
         has_time_limit: bool,
     ) -> Result<bool> {
-        if matches!(refusal, Error::LimitReached { .. }) {
-            return Ok(self.collect_for_limit(&mut attempts.collections));
+        if let Error::LimitReached { namespace, .. } = refusal {
+            return Ok(self.collect_for_limit(namespace, &mut attempts.collections));
         }
         Ok(!has_time_limit && self.may_evacuate(attempts)?
             || self.member.wait_and_return_if_due(&mut attempts.waits)?

@@ -339,3 +339,43 @@ fn expired_records_that_a_full_log_keeps_hold_back_no_others() {
     drop((session, region));
     clean(&folder.path);
 }
+
+/// A view holds what was live, so there is no room for more deletions. When it has ended, there is.
+#[test]
+fn expired_records_that_a_view_held_up_are_collected_when_it_has_ended() {
+    const NAME: &str =
+        "expired_records::expired_records_that_a_view_held_up_are_collected_when_it_has_ended";
+    if !is_alone(NAME) {
+        return;
+    }
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let count = fill_expiring(&session) as usize;
+    let reader = region.session().unwrap();
+    let ns = reader.namespace("ue", &tagged()).unwrap();
+    let view = reader.get(ns, &key(0)).unwrap().unwrap();
+    shift_clock(2 * HOUR_MS);
+    let (mut before, mut refused) = (0, 0);
+    while refused < 6 && before + 1 < count {
+        match session.collect_expired(AT_ONCE) {
+            Ok(collected) if collected.records != 0 => before += collected.records,
+            Ok(_) | Err(Error::Full { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    drop(view);
+    let first = session.collect_expired(AT_ONCE).unwrap();
+    assert!(first.records > 0 && first.has_more, "{first:?} of {count}, {before} before");
+    let mut after = first.records;
+    loop {
+        let done = session.collect_expired(AT_ONCE).unwrap();
+        after += done.records;
+        if !done.has_more {
+            break;
+        }
+    }
+    assert!(before + after + 1 >= count, "{before} and {after} of {count} were collected");
+    drop((session, reader, region));
+    clean(&folder.path);
+}

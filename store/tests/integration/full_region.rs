@@ -304,11 +304,11 @@ fn counters_of_a_full_region_are_deleted_by_any_session() {
         let session = region.session().unwrap();
         let schema = Schema { kind: Kind::Counters, ..Schema::default() };
         let ns = session.namespace("counters", &schema).unwrap();
+        let (values, small) = (session.namespace("ue", &Schema::default()).unwrap(), 10);
         session.set_limits(ns, NamespaceLimits { soft_bytes: 0, hard_bytes }).unwrap();
         let count = (0..1_000_000).take_while(|number| session.add(ns, &key(*number), 1).is_ok());
         let count = count.count() as u32;
         // What is left is too short for a counter, and serves small records.
-        let (values, small) = (session.namespace("ue", &Schema::default()).unwrap(), 10);
         fill(&session, values, small);
         let other = region.session().unwrap();
         for number in 0..count {

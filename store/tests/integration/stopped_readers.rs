@@ -130,6 +130,62 @@ fn a_process_that_is_stopped_inside_a_transaction_holds_back_what_was_live() {
     stop_inside("a_transaction_in_another_process");
 }
 
+/// Records of 64 to 70,000 bytes.
+fn mixed_size(number: u32) -> usize {
+    let random = (number.wrapping_mul(2_654_435_761) >> 8) as usize;
+    64 << (random % 8) | random / 8 % (64 << (random % 8))
+}
+
+/// Records whose sizes are mixed, some 20 MiB.
+const MIXED: u32 = 6000;
+
+/// It is stopped in an operation.
+#[test]
+#[ignore = "the test below runs it in a process of its own"]
+fn a_writer_of_mixed_sizes_in_another_process() {
+    let region = Region::attach(&region_path()).unwrap();
+    let (session, ns) = open(&region);
+    let value = vec![1; 20_000];
+    let mut random = 1_u32;
+    loop {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let number = (random >> 8) % MIXED;
+        session.put(ns, &key(number), &value[..mixed_size(number)]).unwrap();
+    }
+}
+
+/// What a process keeps that is stopped in an operation is out of reach of the others: a bounded
+/// part of the region, which the error names.
+#[test]
+fn a_process_that_is_stopped_in_an_operation_keeps_little_and_is_named() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let mut command =
+        child("stopped_readers::a_writer_of_mixed_sizes_in_another_process", &folder.path);
+    command.env("NEARSTATE_CRASH_AT", "alloc.done:60000:stop");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut writer = KilledOnDrop(spawn(&mut command).unwrap());
+    let end = lease_clock() + WAIT_MAX;
+    while !is_stopped(&writer.0) {
+        assert!(lease_clock() < end && writer.0.try_wait().unwrap().is_none(), "it is not stopped");
+        std::thread::yield_now();
+    }
+    let (session, ns) = open(&region);
+    let full =
+        (0..).find_map(|number: u32| session.put(ns, &number.to_be_bytes(), &[2; 4000]).err());
+    let Some(Error::Full { detail, heap: Some(heap) }) = full else { panic!("{full:?}") };
+    let [kept] = &heap.in_operation[..] else { panic!("{heap:?}") };
+    assert_eq!(kept.process.pid, writer.0.id());
+    assert!((64 << 10..BYTES / 16).contains(&kept.bytes), "{kept:?}");
+    assert!(detail.contains(&format!("kept by {} (in an operation)", kept.process)), "{detail}");
+    // Nothing else is out of reach.
+    assert!(heap.retired + heap.kept < kept.bytes + (1 << 20), "{heap:?}");
+    drop(writer);
+    session.put(ns, b"room", &[2; 4000]).unwrap();
+    drop((session, region));
+    clean(&folder.path);
+}
+
 /// Sixty sessions that renew their views, and one old view: more than a scan tells apart. The old
 /// one holds what was live when it began, and the others what was live lately.
 #[test]

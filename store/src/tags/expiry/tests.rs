@@ -5,7 +5,7 @@ use nearstate_memory::layout::namespace_flags;
 use std::ops::Bound;
 
 use super::DueNamespace;
-use crate::index::internal::{EXPIRY_TREES, ExpiryPass};
+use crate::index::internal::{EXPIRY_TREES, ExpiryPass, FullPass};
 use crate::index::ordered::Cursor;
 use crate::txn::write_set::WriteSet;
 use crate::{CreateOptions, Metadata, Region, Schema, now_ms_coarse};
@@ -44,7 +44,8 @@ fn a_full_log_holds_up_no_entry_of_a_copy() {
     session.member.update_namespace_flags(ns.index, is_copy).unwrap();
     assert_eq!(session.due_namespace(ns.index, &pass), DueNamespace::Followed);
     // Memory is that of the region.
-    let pass = ExpiryPass { full: vec![ns.index], ..ExpiryPass::default() };
+    let full = FullPass { namespaces: vec![ns.index], ..FullPass::default() };
+    let pass = ExpiryPass { full, ..ExpiryPass::default() };
     assert_eq!(session.due_namespace(ns.index, &pass), DueNamespace::Refused);
 }
 
@@ -146,6 +147,37 @@ fn expired_records_of_a_namespace_at_its_limit_are_collected() {
     for number in 1000..1020_u32 {
         session.put(ns, &number.to_be_bytes(), &[2; 1000]).unwrap();
     }
+}
+
+/// The records of another namespace that expired before are not in the way.
+#[test]
+fn a_namespace_at_its_limit_takes_a_write_although_others_have_more_expired_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let session = region.session().unwrap();
+    let open = |name| session.namespace(name, &Schema::default()).unwrap();
+    let (own, other) = (open("own"), open("other"));
+    let limits = crate::NamespaceLimits { hard_bytes: 64 << 10, ..Default::default() };
+    session.set_limits(own, limits).unwrap();
+    let soon = now_ms_coarse() + 2000;
+    let put = |ns, number: u32, expires_ms| {
+        let metadata = Metadata { expires_ms, ..Metadata::default() };
+        let key = number.to_be_bytes();
+        session.transact(|txn| txn.put_with_metadata(ns, &key, &[1; 1000], metadata))
+    };
+    for number in 0..3000 {
+        put(other, number, soon).unwrap();
+    }
+    let refused = (0..1000).find_map(|number| put(own, number, soon + 1).err());
+    assert!(matches!(refused, Some(crate::Error::LimitReached { .. })), "{refused:?}");
+    assert!(now_ms_coarse() <= soon, "records expired before the namespace was full");
+    while now_ms_coarse() <= soon + 1 {
+        std::thread::yield_now();
+    }
+    for number in 1000..1050_u32 {
+        session.put(own, &number.to_be_bytes(), &[2; 1000]).unwrap();
+    }
+    assert!(entries(&session) > 2500, "the records of the other namespace are left");
 }
 
 /// A write that is refused sets the guard of the next look, unless its record has expired already.
