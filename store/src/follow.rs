@@ -214,9 +214,10 @@ impl Session {
     /// Complexity: linear in the number of records, about 20 ns each.
     ///
     /// # Errors
-    /// `BadArgument`: the region follows none, another process follows with it, or it is still
-    /// joining; `Full`: a region was promoted more than 4,000 times; `Stalled`, `Damaged`.
+    /// `BadArgument`: the region follows none, is a copy of a cluster's partition, another process
+    /// follows with it, or it is still joining; `Full`: no promotion is left; `Stalled`, `Damaged`.
     pub fn promote(&self, accepts_joining: bool) -> Result<Promotion> {
+        self.check_is_no_partition()?;
         let (_lock, following) = self.begin_promotion(accepts_joining)?;
         self.raise_generations()?;
         // All versions are higher from here on: the namespaces may be written.
@@ -395,12 +396,7 @@ impl Follower<'_> {
                 session.member.update_namespace_flags(namespace.index, |word| {
                     word & !namespace_flags::FOLLOWED
                 })?;
-                let name = followed.name;
-                let detail = format!(
-                    "namespace {name:?} of this region has records of its own, and the source has \
-                     one of the same name: follow with a new region"
-                );
-                return Err(Error::BadArgument { detail });
+                return Err(session.has_own_records(followed.name)?);
             }
         }
         let mut known = self.namespaces.iter();

@@ -6,7 +6,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use super::{FollowedNamespace, Follower};
 use crate::index::schema::{Tag, TagSchema};
-use crate::session::Namespace;
+use crate::session::{Namespace, Session};
 
 /// Attempts to remove a namespace that has no record any more: each that fails has met a process
 /// that begins to use it.
@@ -22,6 +22,28 @@ pub(super) enum Announcement {
     Until(u64),
     /// All of them.
     Complete,
+}
+
+impl Session {
+    /// How to begin with a region that has no records.
+    fn new_region_advice(&self) -> Result<&'static str> {
+        Ok(if self.is_of_partition()? {
+            "stop the node, move the region's file away, and start it: the copy gets all records \
+             of the partition"
+        } else {
+            "follow with a new region"
+        })
+    }
+
+    /// The refusal of a namespace whose records are of this region.
+    pub(super) fn has_own_records(&self, name: &str) -> Result<Error> {
+        let advice = self.new_region_advice()?;
+        let detail = format!(
+            "namespace {name:?} of this region has records of its own, and the source has one of \
+             the same name: {advice}"
+        );
+        Ok(Error::BadArgument { detail })
+    }
 }
 
 impl Follower<'_> {
@@ -106,9 +128,10 @@ impl Follower<'_> {
             let detail = format!(
                 "namespace {name:?} of this region has the kind {:?}, and the source has one of \
                  the same name and of the kind {:?}: remove its records and the namespace here, or \
-                 follow with a new region",
+                 {}",
                 present.kind(),
-                followed.kind
+                followed.kind,
+                session.new_region_advice()?
             );
             return Err(Error::BadArgument { detail });
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nearstate_memory::{AdvisoryLock, FollowState, Following};
+use nearstate_memory::{AdvisoryLock, FollowState, Following, LogIdentity};
 use nearstate_model::{Error, Result, invariant};
 
 use super::INDEXED_AT_ONCE;
@@ -24,6 +24,29 @@ impl Session {
             );
             Error::Full { detail, heap }
         })
+    }
+
+    /// Refuses a copy of a cluster's partition: its members decide which one owns it. Promoted
+    /// alone, its namespaces would be local, and what is written lost to the partition.
+    pub(super) fn check_is_no_partition(&self) -> Result<()> {
+        if !self.is_of_partition()? {
+            return Ok(());
+        }
+        let detail = "the region is a copy of a partition of a cluster: its hosts decide which one \
+                      owns it. `nearstate cluster drain` gives the partition to another host; \
+                      after a loss, `nearstate cluster accept-loss` names the copy that goes on, \
+                      and `nearstate cluster force-new --from-region` an incomplete one";
+        Err(Error::BadArgument { detail: detail.to_owned() })
+    }
+
+    /// True if the region is the copy of a cluster's host, or becomes one. One that was taken out
+    /// of its cluster may follow an ordinary region.
+    pub(super) fn is_of_partition(&self) -> Result<bool> {
+        let Some(following) = self.following()? else { return Ok(false) };
+        let log = following.source;
+        let has_belonged =
+            self.member.bound_cluster()?.is_some() || self.member.namespace_rules()?.is_some();
+        Ok(has_belonged && (log.origin != 0 || log == LogIdentity::default()))
     }
 
     /// Takes the follower's lock, checks that there is something to promote, and begins. The lock

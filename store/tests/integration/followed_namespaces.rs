@@ -1,7 +1,10 @@
 //! Namespaces of a source that come and go, and what its follower does with its own.
 
-use nearstate_store::{Error, FeedItem, FollowState, Kind, Metadata, Schema, TagSchema, WhenFull};
+use nearstate_store::{
+    Error, FeedItem, FollowState, Kind, Metadata, NamespaceRules, Schema, TagSchema, WhenFull,
+};
 
+use crate::fixture::refused;
 use crate::follow::{Host, contents, deliver, mixed, run, start};
 
 /// What becomes of namespaces while the follower is away: declared with records and without any
@@ -147,4 +150,49 @@ fn a_namespace_of_another_kind_gives_way_to_that_of_the_source() {
     drop((source, copy));
     host.check();
     backup.check();
+}
+
+/// The members of its partition decide which one owns it. Promoted alone it would be local.
+#[test]
+fn a_copy_of_a_clusters_partition_is_promoted_by_its_cluster_only() {
+    let (host, backup, other) = (Host::new(), Host::new(), Host::new());
+    let [source, copy, plain] = [&host, &backup, &other].map(|host| host.region.session().unwrap());
+    source.begin_partition(1).unwrap();
+    let ns = source.namespace("ue", &Schema::default()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    source.put(ns, b"k", b"v").unwrap();
+    copy.set_namespace_rules(&NamespaceRules::default()).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let commands = ["cluster drain", "accept-loss", "force-new --from-region"];
+    // It has not got all records, and is not bound yet.
+    drop(follower);
+    refused(copy.promote(true), &commands);
+    let mut follower = copy.follow().unwrap();
+    run(&source, &mut feed, &mut follower);
+    copy.bind(*b"0123456789abcdef").unwrap();
+    // A namespace of the same name has records of this region.
+    let own = copy.namespace("own", &Schema::default()).unwrap();
+    copy.put(own, b"k", b"here").unwrap();
+    source.stream(source.namespace("own", &Schema::default()).unwrap(), WhenFull::Refuse).unwrap();
+    let mut applied = 0;
+    let step =
+        feed.step(true, &mut |item: FeedItem<'_>| deliver(&mut follower, item, &mut applied));
+    refused(step, &["has records of its own", "stop the node, move the region's file away"]);
+    drop((feed, follower));
+    refused(copy.promote(false), &commands);
+    assert!(copy.is_followed(copy.known_namespace("ue").unwrap().unwrap()).unwrap());
+    // Taken out of the cluster, it follows an ordinary region.
+    copy.delete(own, b"k").unwrap();
+    let ns = plain.namespace("ue", &Schema::default()).unwrap();
+    plain.stream(ns, WhenFull::Refuse).unwrap();
+    plain.put(ns, b"k", b"plain").unwrap();
+    let mut follower = copy.follow().unwrap();
+    follower.begin(plain.log_identity().unwrap()).unwrap();
+    let mut feed = start(&plain, &mut follower, &copy);
+    run(&plain, &mut feed, &mut follower);
+    drop((feed, follower));
+    assert_eq!(copy.promote(false).unwrap().namespaces, 1);
+    drop((source, copy, plain));
+    [host, backup, other].into_iter().for_each(Host::check);
 }
