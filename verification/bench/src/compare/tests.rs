@@ -171,7 +171,7 @@ fn an_inconclusive_difference_is_not_called_the_same() {
     else {
         panic!("{:?}", verdict(Figure::P99, &one, &other))
     };
-    assert!(p > SIGNIFICANCE, "{multiple_tests}");
+    assert!(p > SIGNIFICANCE, "{p}");
 }
 
 #[test]

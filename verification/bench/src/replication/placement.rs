@@ -75,6 +75,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::RunCommand;
 
     #[test]
     fn the_client_has_a_processor_that_no_server_has() {
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn servers_start_on_their_processors_and_the_client_returns_to_all() {
         let allowed = cpus::allowed().unwrap();
-        let options = <Options as clap::Parser>::parse_from(["run"]);
+        let options = <RunCommand as clap::Parser>::parse_from(["run"]).options;
         let bound = Placement::bind(&options).unwrap();
         let at_start = Placement::start(bound.as_ref(), || Ok(cpus::allowed())).unwrap();
         if let Some(Placement { client, servers, .. }) = &bound {
@@ -97,7 +98,7 @@ mod tests {
         }
         drop(bound);
         assert_eq!(cpus::allowed(), Some(allowed.clone()));
-        let options = <Options as clap::Parser>::parse_from(["run", "--unpinned"]);
+        let options = <RunCommand as clap::Parser>::parse_from(["run", "--unpinned"]).options;
         assert!(Placement::bind(&options).unwrap().is_none());
         assert_eq!(cpus::allowed(), Some(allowed));
     }
