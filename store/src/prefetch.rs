@@ -45,7 +45,6 @@ impl Session {
     /// As [`Session::prefetch`], for these operations; `None` are ignored. A prefetch for a find
     /// costs as much as the first half of the find. It has an effect only after this session has
     /// loaded the tags of the namespace.
-    #[inline]
     pub fn prefetch_operations(&self, wanted: &[Option<Prefetch<'_>>]) {
         let Ok(_held) = self.member.pin() else { return };
         // The length of the last record that was read is the best guess.

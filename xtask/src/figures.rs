@@ -48,9 +48,24 @@ struct Group<'t> {
     name: &'t str,
     command: &'t str,
     commit: &'t str,
-    instructions: Vec<(&'t str, f64)>,
+    instructions: Vec<Counted<'t>>,
     figures: &'t Table,
     rows: Vec<Row<'t>>,
+}
+
+/// The instructions of an operation at the measured commit.
+struct Counted<'t> {
+    operation: &'t str,
+    then: f64,
+    /// The share of these instructions in what was measured: a request is mostly the kernel's.
+    share: f64,
+}
+
+impl Counted<'_> {
+    /// Whether the figures hold for an operation that executes so many instructions now.
+    fn holds(&self, now: f64) -> bool {
+        (-DECREASE_MAX..=GROWTH_MAX).contains(&(self.share * (now / self.then - 1.0)))
+    }
 }
 
 /// A row of a table in a page.
@@ -68,13 +83,18 @@ impl<'t> Group<'t> {
         let text = |value: &'t Value, key: &str| {
             value.get(key).and_then(Value::as_str).ok_or_else(|| wrong(key))
         };
-        let counts = group.get("instructions").and_then(Value::as_table);
-        let counts = counts.ok_or_else(|| wrong("instructions"))?.iter();
+        let table = |key| group.get(key).and_then(Value::as_table);
+        let counts = table("instructions").ok_or_else(|| wrong("instructions"))?.iter();
+        let shares = table("shares");
+        let share = |operation: &str| shares.and_then(|shares| shares.get(operation));
         let instructions = counts
-            .map(|(operation, count)| Some((operation.as_str(), count.as_float()?)))
+            .map(|(operation, count)| {
+                let share = share(operation).map_or(Some(1.0), Value::as_float)?;
+                Some(Counted { operation, then: count.as_float()?, share })
+            })
             .collect::<Option<_>>()
-            .ok_or_else(|| wrong("instructions with a decimal point"))?;
-        let figures = group.get("figures").and_then(Value::as_table);
+            .ok_or_else(|| wrong("instructions and shares with a decimal point"))?;
+        let figures = table("figures");
         let rows = group.get("rows").and_then(Value::as_array).ok_or_else(|| wrong("rows"))?;
         let rows = rows.iter().map(|row| {
             let (page, label) = (text(row, "page")?, text(row, "label")?);
@@ -97,9 +117,10 @@ impl<'t> Group<'t> {
         root: &Path,
         findings: &mut Vec<Finding>,
     ) -> Result<(), String> {
-        for (operation, then) in &self.instructions {
+        for counted in &self.instructions {
+            let Counted { operation, then, .. } = counted;
             let now = instructions::in_table(root, operation)?;
-            if (-DECREASE_MAX..=GROWTH_MAX).contains(&(now / then - 1.0)) {
+            if counted.holds(now) {
                 continue;
             }
             let line = line_where(text, |line| line == format!("[{}]", self.name));
@@ -216,6 +237,19 @@ rows = [{ page = \"README.md\", label = \"view\", figure = \"view\" }]
         assert_eq!(findings("abc1234\n| view | 124.3 ns | - |\n"), 2, "another figure");
         assert_eq!(findings("abc1234\n| view | 24.3 ns | 7 ns |\n"), 2, "one too many");
         assert_eq!(findings("abc1234\n| put | 24.3 ns | - |\n"), 1, "no such row");
+    }
+
+    #[test]
+    fn figures_age_with_the_share_of_the_instructions() {
+        let holds = |text: &str, now: f64| {
+            let results: Table = text.parse().unwrap();
+            let group = Group::read("records", results.get("records").unwrap()).unwrap();
+            group.instructions.first().unwrap().holds(now)
+        };
+        assert!(holds(GROUP, 110.0) && !holds(GROUP, 111.0));
+        assert!(holds(GROUP, 75.0) && !holds(GROUP, 74.0));
+        let quarter = format!("{GROUP}shares = {{ view = 0.25 }}\n");
+        assert!(holds(&quarter, 140.0) && !holds(&quarter, 141.0) && holds(&quarter, 1.0));
     }
 
     #[test]

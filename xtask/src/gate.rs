@@ -40,7 +40,7 @@ pub(crate) const CHECKS: &[Check] = &[
     Check { name: "header", what: "the C header matches the code", run: header::check },
     Check {
         name: "instructions",
-        what: "operations on a region take no more instructions than in the table",
+        what: "operations and requests take no more instructions than in the table",
         run: instructions::check,
     },
     Check {

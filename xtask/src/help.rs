@@ -36,9 +36,9 @@ The checks of the gate, each also a command:
     }
     println!(
         "
-  cargo xtask instructions         also counts requests of the node and a plan of placement, not
-                                   only operations on a region as in the gate; with --write it
-                                   refreshes the table
+  cargo xtask instructions         also counts requests of Nudsf, a follower and a plan of
+                                   placement, not only operations on a region and requests of RESP
+                                   as in the gate; with --write it refreshes the table
   cargo xtask instructions fill    counts writes in heaps that are 50 % and 95 % full (15 minutes)
   cargo xtask header --write       regenerates the C header after a change of capi
 

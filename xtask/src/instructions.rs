@@ -27,6 +27,9 @@ const NUDSF: (&str, &[&str]) =
 /// An operation may take this share more than in the table: functions move between inlined and not.
 const GROWTH_MAX: f64 = 0.02;
 
+/// The profile in which the programs are built.
+const PROFILE: &str = "instructions";
+
 /// Writes in a heap that is 95 % full, and the same in one that is half full.
 const FILLED: [(&str, &str); 3] =
     [("update-95", "update-50"), ("churn-95", "churn-50"), ("mixed-churn-95", "mixed-churn-50")];
@@ -40,10 +43,10 @@ const FILLED_TIMES_MAX: f64 = 1.3;
 /// The same for a compiler other than that of the table.
 const GROWTH_MAX_OTHER_COMPILER: f64 = 0.10;
 
-/// The check of the gate: the operations on a region. The program of the requests takes a minute to
-/// build, and the plan for a thousand slices half a minute to count.
+/// The check of the gate: the operations on a region, and the requests of RESP. The other programs
+/// take minutes to build, and the plan for a thousand slices half a minute to count.
 pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
-    compare(root, &[REGION])
+    compare(root, &[REGION, RESP])
 }
 
 /// The instructions of an operation in the table.
@@ -155,13 +158,14 @@ fn count(root: &Path, programs: &[(&str, &[&str])]) -> Result<Vec<Operation>, St
     }
     let mut counted = Vec::new();
     for (program, features) in programs {
-        let words = ["build", "--release", "--quiet", "--package", "nearstate-instructions"];
+        let words = ["build", "--profile", PROFILE, "--quiet"];
+        let words = words.into_iter().chain(["--package", "nearstate-instructions"]);
         let mut build = run::cargo();
         build.args(words).args(["--bin", program]).args(*features).current_dir(root);
         // An incremental build inlines less across crates: a view takes 3 % more instructions.
         build.env("CARGO_INCREMENTAL", "0");
         run::show(&mut build)?;
-        let binary = run::build_folder(root).join("release").join(program);
+        let binary = run::build_folder(root).join(PROFILE).join(program);
         for line in run::read(&mut Command::new(&binary))?.lines() {
             let (name, times) = line.split_once(' ').ok_or("an operation without a number")?;
             let times: f64 = times.parse().map_err(|_| format!("{name} {times}: no number"))?;

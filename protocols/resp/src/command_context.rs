@@ -126,8 +126,18 @@ impl<'c> CommandContext<'c> {
     ///
     /// # Errors
     /// Those of the store.
-    #[inline]
     pub fn read(&self, key: &[u8]) -> Result<Option<RecordRef<'c>>, ErrorReply> {
+        self.read_inline(key)
+    }
+
+    /// As [`CommandContext::read`], as a part of its caller: the record does not travel through
+    /// memory.
+    ///
+    /// # Errors
+    /// Those of the store.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of GET")]
+    pub(crate) fn read_inline(&self, key: &[u8]) -> Result<Option<RecordRef<'c>>, ErrorReply> {
         let found = match (self.records.resolve(key)?, self.txn) {
             (None, _) => None,
             (Some(resolved), None) => {

@@ -10,7 +10,7 @@ use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub, sentinel};
 use crate::connection::delayed_replies::{DelayedReplies, OwedReply};
-use crate::connection::owed::owe;
+use crate::connection::owed::{is_logged, owe};
 use crate::connection_state::{
     CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest, ReplyMode,
 };
@@ -49,8 +49,6 @@ pub(crate) struct RespConnection {
     core: Rc<CoreContext>,
     connection: ConnectionState,
     parser: RequestParser,
-    /// Following requests whose records are already prefetched.
-    prefetched: usize,
     /// Requests executed.
     requests: u64,
     /// The current task has written a part of its reply.
@@ -72,7 +70,6 @@ impl RespConnection {
             core,
             connection,
             parser,
-            prefetched: 0,
             requests: 0,
             is_reply_begun: false,
             task_receipt: Receipt::NONE,
@@ -109,7 +106,7 @@ impl RespConnection {
                 return queue(connection, requested, args, &mut reply);
             }
             let mut client = CommandContext {
-                table: &TABLE,
+                table: core.recent.table(),
                 server: &core.server,
                 records: &core.records,
                 connection: &mut *connection,
@@ -123,6 +120,7 @@ impl RespConnection {
         // One that is queued has not run.
         if connection.queue.is_none()
             && let Some(command) = command
+            && is_logged(core)
         {
             done = owe(core, connection, (command, args), done);
         }
@@ -172,7 +170,6 @@ impl ConnectionHandler for RespConnection {
     fn on_input(&mut self, input: &[u8], output: &mut Vec<u8>) -> Consumed {
         self.core.begin();
         let mut taken = 0;
-        self.prefetched = 0;
         let mut owed = Vec::new();
         // What another connection of the core has left.
         self.core.core.session().take_owed_receipt();
@@ -183,14 +180,14 @@ impl ConnectionHandler for RespConnection {
             let rest = input.get(taken..).unwrap_or_default();
             match self.parser.next(rest) {
                 ParseResult::Request { taken: bytes } => {
-                    if self.prefetched > 0 {
-                        self.prefetched -= 1;
-                    } else if bytes < rest.len() && self.connection.user.is_some() {
-                        self.prefetched =
-                            prefetch::prefetch_keys(&self.core.records, rest).saturating_sub(1);
+                    if bytes < rest.len() && self.parser.parse_following(rest) {
+                        prefetch::prefetch_keys(&self.core, self.parser.parsed(rest));
                     }
                     let args = self.parser.args(rest);
-                    owed.extend(answer_owed(&self.core, &mut self.connection, args, output));
+                    if let Some(reply) = answer_owed(&self.core, &mut self.connection, args, output)
+                    {
+                        owed.push(reply);
+                    }
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
@@ -202,6 +199,10 @@ impl ConnectionHandler for RespConnection {
             }
             if let Some(next) = self.next_action() {
                 break next;
+            }
+            if taken == input.len() {
+                self.parser.end_input();
+                break NextAction::Read;
             }
             // The remaining input is read later, after other connections were served.
             if self.requests.is_multiple_of(REQUESTS_PER_CLOCK_CHECK) && is_due() {
@@ -336,7 +337,7 @@ fn check_request(
     connection: &ConnectionState,
     args: Args<'_>,
 ) -> Result<&'static RespCommand, ErrorReply> {
-    let requested = TABLE.lookup(args);
+    let requested = core.recent.lookup(args);
     let Some(user) = &connection.user else {
         return match requested {
             Ok(command) if command.flags.has(CommandFlags::NO_AUTH) => Ok(command),
@@ -466,12 +467,14 @@ fn pause(
 }
 
 /// Between MULTI and EXEC all commands are queued except those that control the transaction.
+#[inline]
 fn is_queued(connection: &ConnectionState, command: &RespCommand) -> bool {
-    connection.queue.is_some()
-        && !matches!(
-            command.name,
-            "exec" | "discard" | "multi" | "watch" | "tag|watch" | "quit" | "reset"
-        )
+    connection.queue.is_some() && is_part_of_transaction(command)
+}
+
+#[inline(never)]
+fn is_part_of_transaction(command: &RespCommand) -> bool {
+    !matches!(command.name, "exec" | "discard" | "multi" | "watch" | "tag|watch" | "quit" | "reset")
 }
 
 fn queue(

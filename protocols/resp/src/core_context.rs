@@ -2,8 +2,9 @@
 
 use crate::auth_limit::AuthSource;
 use crate::command::CommandFlags;
+use crate::command::command_table::RecentCommands;
 use crate::command::stats::RespCoreStats;
-use crate::command_context::RespCommand;
+use crate::command_context::{CommandFn, RespCommand};
 use crate::connection_state::{
     ConnectionState, DeferredMessages, ReplyMode, Subscriptions, WaitingMessages, WatchedRecords,
 };
@@ -11,6 +12,7 @@ use crate::pubsub::mailbox::Mailbox;
 use crate::records::KeyedRecords;
 use crate::reply::RespVersion;
 use crate::server::{ClientEntry, RespServer, ServerStats, SlowLogEntry};
+use crate::table::TABLE;
 use nearstate_node::{Core, PeerAddress, PeerIdentity};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,6 +28,7 @@ pub(crate) struct CoreContext {
     pub(crate) core: Core,
     /// Its connections are used as a Sentinel.
     pub(crate) is_sentinel: bool,
+    pub(crate) recent: RecentCommands<CommandFn>,
     counts: Arc<RespCoreStats>,
     /// Start of the current request, which is the end of the previous one, in ticks.
     request_start: Cell<u64>,
@@ -38,6 +41,7 @@ impl CoreContext {
             records: KeyedRecords::new(Rc::clone(core.session()), Arc::clone(server)),
             core: core.clone(),
             is_sentinel: false,
+            recent: RecentCommands::new(&TABLE),
             counts,
             request_start: Cell::new(0),
         }

@@ -5,12 +5,14 @@
 //! scanned once. Lengths sent by the client are checked against the limits; no memory is allocated
 //! for them.
 
+mod complete;
 mod inline;
 mod args;
 
 pub use args::{Args, OwnedArgs};
 
 use std::fmt;
+use std::ops::Range;
 
 /// Maximum number of arguments, as in Redis. More are a protocol error.
 pub const ARGS_MAX: usize = 1 << 20;
@@ -30,11 +32,14 @@ pub const REQUEST_BYTES_MAX: usize = 3 << 30;
 /// Longest header: `-` and 19 digits with type byte and line end.
 const HEADER_BYTES_MAX: usize = 24;
 
-/// Most arguments of a request that is read in one pass.
-const COMPLETE_ARGS_MAX: usize = 1024;
+/// Requests that are parsed together: as many records as a processor can load concurrently.
+pub const TOGETHER_MAX: usize = 16;
 
-/// Most digits of a number that is read in one pass.
-const ORDINARY_DIGITS_MAX: usize = 8;
+/// Arguments of requests that are parsed together: those of 16 usual ones, and 2 KiB of memory.
+const TOGETHER_ARGS_MAX: usize = 256;
+
+/// Bytes of requests that are parsed together: 16 of 64 KiB.
+const TOGETHER_BYTES_MAX: usize = 1 << 20;
 
 /// Capacity that the parser keeps after a large request.
 const PLACES_KEPT: usize = 1024;
@@ -120,6 +125,16 @@ enum ParserStep {
     Inline,
 }
 
+/// A request that is parsed before it is the next one.
+#[derive(Clone, Copy, Debug)]
+struct ParsedRequest {
+    /// Its first byte in the input of the request with which it was parsed.
+    from: u32,
+    to: u32,
+    /// The end of its arguments in the ranges.
+    ranges_end: u32,
+}
+
 /// Parses the requests of one client.
 #[derive(Debug)]
 pub struct RequestParser {
@@ -130,7 +145,13 @@ pub struct RequestParser {
     at: usize,
     /// End of the searched part of an inline request.
     searched: usize,
+    /// The arguments of the last request, and of those that are parsed already.
     ranges: Vec<ArgRange>,
+    /// The part of the ranges that is the last request's.
+    own: Range<usize>,
+    /// The requests that were parsed with another one, and the number of the next one.
+    parsed: Vec<ParsedRequest>,
+    next_parsed: usize,
     /// Arguments of an inline request without quotes.
     unquoted: Vec<u8>,
     is_inline: bool,
@@ -147,6 +168,9 @@ impl RequestParser {
             at: 0,
             searched: 0,
             ranges: Vec::new(),
+            own: 0..0,
+            parsed: Vec::new(),
+            next_parsed: 0,
             unquoted: Vec::new(),
             is_inline: false,
             is_whole: false,
@@ -155,6 +179,10 @@ impl RequestParser {
 
     /// Sets whether the client is unauthenticated, which lowers the limits.
     pub fn set_unauthenticated(&mut self, is_unauthenticated: bool) {
+        if is_unauthenticated {
+            // The lower limits hold for those as well.
+            //MUT self.parsed.clear();
+        }
         self.is_unauthenticated = is_unauthenticated;
     }
 
@@ -162,12 +190,40 @@ impl RequestParser {
     /// bytes and more. After a complete request the next call starts a new one.
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> ParseResult {
+        if let Some(next) = self.parsed.get(self.next_parsed) {
+            let taken = next.to.saturating_sub(next.from) as usize;
+            debug_assert!(input.len() >= taken, "the input that was parsed");
+            self.own = self.own.end..next.ranges_end as usize;
+            self.next_parsed += 1;
+            return ParseResult::Request { taken };
+        }
+        match self.next_complete(input) {
+            Some(taken) => ParseResult::Request { taken },
+            None => self.next_in_steps(input),
+        }
+    }
+
+    /// A request that is complete and ordinary, in one pass. `None`, without an effect, for any
+    /// other request: the steps of [`RequestParser::read`] know what is missing or wrong.
+    #[inline(never)]
+    fn next_complete(&mut self, input: &[u8]) -> Option<usize> {
         if self.is_whole {
             self.begin();
         }
+        if self.step != ParserStep::Begin || self.is_unauthenticated {
+            return None;
+        }
+        let taken = self.complete(input)?;
+        (self.own, self.at, self.is_whole) = (0..self.ranges.len(), taken, true);
+        Some(taken)
+    }
+
+    #[inline(never)]
+    fn next_in_steps(&mut self, input: &[u8]) -> ParseResult {
         match self.read(input) {
             Ok(()) => {
                 self.is_whole = true;
+                self.own = 0..self.ranges.len();
                 ParseResult::Request { taken: self.at }
             }
             Err(ParseStop::Needs(needed)) => ParseResult::Incomplete { needed },
@@ -179,24 +235,87 @@ impl RequestParser {
     #[inline]
     pub fn args<'a>(&'a self, input: &'a [u8]) -> Args<'a> {
         let bytes = if self.is_inline { &self.unquoted } else { input };
-        Args::new(bytes, &self.ranges)
+        Args::new(bytes, self.ranges.get(self.own.clone()).unwrap_or_default())
+    }
+
+    /// Parses the complete requests that follow the last one in the same input, until
+    /// [`TOGETHER_MAX`] are. Returns whether there are any. The next calls of
+    /// [`RequestParser::next`] return them; their input begins with them. Does nothing after a
+    /// request that it has parsed, after one that is inline or has no arguments, and for
+    /// unauthenticated clients.
+    #[inline]
+    pub fn parse_following(&mut self, input: &[u8]) -> bool {
+        // The arguments of a request that was parsed already are behind those of another one.
+        let is_first = self.own.start == 0 && self.own.end > 0;
+        is_first && self.parse_together(input)
+    }
+
+    #[inline(never)]
+    fn parse_together(&mut self, input: &[u8]) -> bool {
+        if !self.is_whole || self.is_inline || self.is_unauthenticated {
+            return false;
+        }
+        let input = input.get(..TOGETHER_BYTES_MAX).unwrap_or(input);
+        let mut at = self.at;
+        self.parsed.clear();
+        self.next_parsed = 0;
+        while self.parsed.len() + 1 < TOGETHER_MAX && self.ranges.len() < TOGETHER_ARGS_MAX {
+            let rest = input.get(at..).unwrap_or_default();
+            let Some(taken) = self.complete(rest) else { break };
+            let (from, to) = (offset(at), offset(at + taken));
+            self.parsed.push(ParsedRequest { from, to, ranges_end: offset(self.ranges.len()) });
+            at += taken;
+        }
+        !self.parsed.is_empty()
+    }
+
+    /// The arguments of the last request and of those that [`RequestParser::parse_following`] has
+    /// parsed, from the same input.
+    pub(crate) fn parsed<'a>(&'a self, input: &'a [u8]) -> impl Iterator<Item = Args<'a>> {
+        let mut ranges_from = self.own.end;
+        let following = self.parsed.iter().map(move |next| {
+            let bytes = input.get(next.from as usize..next.to as usize).unwrap_or_default();
+            let own = ranges_from..next.ranges_end as usize;
+            ranges_from = own.end;
+            Args::new(bytes, self.ranges.get(own).unwrap_or_default())
+        });
+        std::iter::once(self.args(input)).chain(following)
     }
 
     /// Memory overhead of an incomplete request.
     pub fn memory_bytes(&self) -> usize {
         self.ranges.capacity() * size_of::<ArgRange>()
+            + self.parsed.capacity() * size_of::<ParsedRequest>()
     }
 
+    #[inline]
     fn begin(&mut self) {
         self.step = ParserStep::Begin;
         (self.at, self.searched) = (0, 0);
         (self.is_inline, self.is_whole) = (false, false);
         self.ranges.clear();
-        if self.ranges.capacity() > PLACES_KEPT {
-            self.ranges.shrink_to(PLACES_KEPT);
+        if self.holds_memory() {
+            self.release();
         }
-        if self.unquoted.capacity() > 0 {
-            self.unquoted = Vec::new();
+    }
+
+    /// Whether it holds memory of a large or inline request.
+    #[inline]
+    fn holds_memory(&self) -> bool {
+        self.ranges.capacity() > PLACES_KEPT || self.unquoted.capacity() > 0
+    }
+
+    #[cold]
+    fn release(&mut self) {
+        self.ranges.shrink_to(PLACES_KEPT);
+        self.unquoted = Vec::new();
+    }
+
+    /// The caller has taken all input. Releases what the last request needed.
+    #[inline]
+    pub fn end_input(&mut self) {
+        if self.holds_memory() {
+            self.begin();
         }
     }
 
@@ -205,7 +324,6 @@ impl RequestParser {
             self.step = match self.step {
                 ParserStep::Begin => match input.first() {
                     None => return Err(ParseStop::Needs(1)),
-                    Some(b'*') if self.read_complete(input) => return Ok(()),
                     Some(b'*') => self.count(input)?,
                     Some(_) => ParserStep::Inline,
                 },
@@ -217,29 +335,17 @@ impl RequestParser {
         }
     }
 
-    /// Reads a request that is complete and ordinary in one pass. False, without an effect, for any
-    /// other request: the steps of [`RequestParser::read`] know what is missing or wrong.
-    #[inline]
-    fn read_complete(&mut self, input: &[u8]) -> bool {
-        let Some((count, after)) = ordinary_number(input, 1) else { return false };
-        if self.is_unauthenticated || !(1..=COMPLETE_ARGS_MAX).contains(&count) {
-            return false;
+    /// The bytes of a complete request within the limit, whose arguments are appended.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every request")]
+    fn complete(&mut self, input: &[u8]) -> Option<usize> {
+        let before = self.ranges.len();
+        let taken = complete::read(input, &mut self.ranges)?;
+        if taken > self.request_max {
+            self.ranges.truncate(before);
+            return None;
         }
-        let mut at = after;
-        for _ in 0..count {
-            let Some((from, end)) = complete_bulk(input, at) else {
-                self.ranges.clear();
-                return false;
-            };
-            self.ranges.push((offset(from), offset(end)));
-            at = end + 2;
-        }
-        if at > self.request_max {
-            self.ranges.clear();
-            return false;
-        }
-        self.at = at;
-        true
+        Some(taken)
     }
 
     /// `*3`: the number of arguments.
@@ -313,7 +419,7 @@ impl RequestParser {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         self.is_inline = true;
         inline::split(line, &mut self.unquoted, &mut self.ranges)?;
-        let first = self.args(input).get(0).unwrap_or_default();
+        let first = Args::new(&self.unquoted, &self.ranges).get(0).unwrap_or_default();
         if first.eq_ignore_ascii_case(b"post") || first.eq_ignore_ascii_case(b"host:") {
             return Err(ParseStop::ProtocolError(ProtocolError::Http));
         }
@@ -342,35 +448,6 @@ enum ParseStop {
 #[inline]
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
-}
-
-/// A bulk string that begins at `at` and is complete: the ends of its bytes.
-#[inline]
-fn complete_bulk(input: &[u8], at: usize) -> Option<(usize, usize)> {
-    if *input.get(at)? != b'$' {
-        return None;
-    }
-    let (length, from) = ordinary_number(input, at + 1)?;
-    let end = from + length;
-    (input.get(end..end + 2)? == b"\r\n").then_some((from, end))
-}
-
-/// A number without a sign or a leading zero, of few digits, and the offset after its CR LF.
-#[inline]
-fn ordinary_number(input: &[u8], from: usize) -> Option<(usize, usize)> {
-    let digits = input.get(from..)?;
-    let mut value = 0;
-    for (index, byte) in digits.iter().take(ORDINARY_DIGITS_MAX + 1).enumerate() {
-        let digit = byte.wrapping_sub(b'0');
-        if digit < 10 {
-            value = 10 * value + usize::from(digit);
-            continue;
-        }
-        let is_plain = index == 1 || index > 1 && *digits.first()? != b'0';
-        let is_number = is_plain && *byte == b'\r' && *digits.get(index + 1)? == b'\n';
-        return is_number.then_some((value, from + index + 2));
-    }
-    None
 }
 
 /// A decimal number and the offset after its CR LF. As strict as Redis: no plus sign, leading zeros

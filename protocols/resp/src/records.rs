@@ -168,19 +168,32 @@ impl KeyedRecords {
     /// Those of the store.
     #[inline]
     pub fn resolve<'a>(&self, key: &'a [u8]) -> Result<Option<ResolvedKey<'a>>> {
-        if let Some(resolved) = self.resolve_last(key) {
-            return Ok(Some(resolved));
+        match self.resolve_last(key) {
+            Some(resolved) => Ok(Some(resolved)),
+            None => self.resolve_by_name(key),
         }
+    }
+
+    /// As [`KeyedRecords::resolve`], for another namespace than the last one.
+    #[inline(never)]
+    fn resolve_by_name<'a>(&self, key: &'a [u8]) -> Result<Option<ResolvedKey<'a>>> {
         let KeyName { namespace, key } = KeyName::of(key);
         let namespace = self.namespace(namespace)?;
         Ok(namespace.map(|namespace| ResolvedKey { namespace, key }))
     }
 
-    /// As [`KeyedRecords::resolve`] for the last namespace, by comparing the prefix instead of
-    /// parsing the key.
+    /// As [`KeyedRecords::resolve`] for the last namespace.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every request with a key")]
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
+        // An empty namespace may have been removed, also by another process.
+        self.key_of_last(key).filter(|resolved| self.session.has_namespace(resolved.namespace))
+    }
+
+    /// A key in the last namespace, by comparing the prefix instead of parsing the key.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every request with a key")]
+    fn key_of_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
         let prefix = self.last_prefix.borrow();
         let own = match (prefix.is_empty(), key.first()) {
@@ -189,15 +202,13 @@ impl KeyedRecords {
             (true, _) => key,
             (false, _) => key.strip_prefix(prefix.as_slice())?,
         };
-        // An empty namespace may have been removed, also by another process.
-        let is_current = self.session.has_namespace(namespace);
-        is_current.then_some(ResolvedKey { namespace, key: own })
+        Some(ResolvedKey { namespace, key: own })
     }
 
     /// As [`KeyedRecords::resolve`] for namespaces in the cache, without access to the region.
     #[inline]
     pub(crate) fn resolve_known<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
-        if let Some(resolved) = self.resolve_last(key) {
+        if let Some(resolved) = self.key_of_last(key) {
             return Some(resolved);
         }
         let KeyName { namespace, key } = KeyName::of(key);
@@ -214,9 +225,14 @@ impl KeyedRecords {
     /// Those of [`validate`] and of the store.
     #[inline]
     pub fn resolve_or_create<'a>(&self, key: &'a [u8], bytes: usize) -> Result<ResolvedKey<'a>> {
-        if let Some(resolved) = self.resolve_last(key) {
-            return Ok(resolved);
+        match self.resolve_last(key) {
+            Some(resolved) => Ok(resolved),
+            None => self.create_by_name(key, bytes),
         }
+    }
+
+    #[inline(never)]
+    fn create_by_name<'a>(&self, key: &'a [u8], bytes: usize) -> Result<ResolvedKey<'a>> {
         let KeyName { namespace: name, key: own } = KeyName::of(key);
         if let Some(namespace) = self.namespace(name)? {
             return Ok(ResolvedKey { namespace, key: own });

@@ -298,33 +298,29 @@ impl<'o> ReplyWriter<'o> {
     /// A type byte, a number and a line end.
     #[inline]
     fn head(&mut self, mark: u8, number: usize) {
-        match u8::try_from(number) {
-            Ok(digit @ 0..=9) => self.out.extend_from_slice(&[mark, b'0' + digit, b'\r', b'\n']),
-            _ => match u16::try_from(number) {
-                Ok(number @ 0..=9999) => self.four_digits(mark, number),
-                _ => self.digits(mark, number as u64, false),
-            },
+        match u16::try_from(number) {
+            Ok(number @ 0..=9999) => self.short_head(mark, number),
+            _ => self.digits(mark, number as u64, false),
         }
     }
 
-    /// As [`ReplyWriter::digits`], for the lengths of usual values.
+    /// As [`ReplyWriter::digits`], for the lengths of usual values: a number below 10,000.
     #[inline]
-    fn four_digits(&mut self, mark: u8, number: u16) {
-        let digit = |divisor: u16| b'0' + (number / divisor % 10) as u8;
-        let digits = [digit(1000), digit(100), digit(10), digit(1)];
-        match (digits, number) {
-            ([a, b, c, d], 1000..) => {
-                self.out.extend_from_slice(&[mark, a, b, c, d, b'\r', b'\n']);
-            }
-            ([_, b, c, d], 100..) => self.out.extend_from_slice(&[mark, b, c, d, b'\r', b'\n']),
-            ([.., c, d], _) => self.out.extend_from_slice(&[mark, c, d, b'\r', b'\n']),
-        }
+    fn short_head(&mut self, mark: u8, number: u16) {
+        let zeros = [1000, 100, 10].map(|least| usize::from(number < least));
+        let zeros = zeros.iter().sum::<usize>();
+        let line = u64::from(four_digits(number)) | u64::from(u16::from_le_bytes(*b"\r\n")) << 32;
+        let line = u64::from(mark) | line >> (8 * zeros) << 8;
+        // All eight bytes at once, of which the last are zeros.
+        self.out.extend_from_slice(&line.to_le_bytes());
+        self.out.truncate(self.out.len() - 1 - zeros);
     }
 
     fn signed(&mut self, mark: u8, number: i64) {
         self.digits(mark, number.unsigned_abs(), number < 0);
     }
 
+    #[inline(never)]
     fn digits(&mut self, mark: u8, number: u64, is_negative: bool) {
         let mut line = [0; HEAD_BYTES_MAX];
         let mut rest = number;
@@ -364,6 +360,15 @@ impl<'o> ReplyWriter<'o> {
         }
         self.out.extend_from_slice(b"\r\n");
     }
+}
+
+/// The digits of a number below 10,000, with zeros in front, as a little-endian number.
+#[inline]
+fn four_digits(number: u16) -> u32 {
+    // Both pairs at once, each in half of the word. A tenth of a number below 100 is a product.
+    let pairs = u32::from(number / 100) | u32::from(number % 100) << 16;
+    let tens = (pairs * 103 >> 10) & 0x000f_000f;
+    0x3030_3030 + (tens | (pairs - 10 * tens) << 8)
 }
 
 /// A type byte, a sign, 20 digits and a line end.

@@ -427,6 +427,16 @@ pub trait StoreConnection: StoreAccess {
         Err(declined("this target has no counters"))
     }
 
+    /// Adds a member to a set, which need not exist; false if the set has it.
+    fn add_member(&mut self, _set: &[u8], _member: &[u8]) -> Result<bool> {
+        Err(declined("this target has no sets"))
+    }
+
+    /// Delivers all members of a set.
+    fn members(&mut self, _set: &[u8], _receive: &mut dyn FnMut(&[u8])) -> Result<()> {
+        Err(declined("this target has no sets"))
+    }
+
     /// Performs requests on different records, in as few messages as the store allows. `receive`
     /// gets the number of each request and its replies, in the order of the requests.
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {

@@ -61,6 +61,8 @@ pub enum Goal {
     ServerTimePeer(&'static str, &'static str, f64),
     /// The largest processor time of the target's servers for an operation, in nanoseconds.
     ServerNsAtMost(&'static str, f64),
+    /// The largest mean time of an operation of a class of the target, in nanoseconds.
+    ClassNsAtMost(&'static str, &'static str, f64),
     /// The largest memory of a record, in bytes.
     BytesAtMost(&'static str, f64),
 }
@@ -199,6 +201,9 @@ mod tests {
                 }
                 for goal in case.goals {
                     outcome::check_names(goal, &names, &options.targets);
+                    if let Goal::ClassNsAtMost(_, class, _) = goal {
+                        assert!(kind.spec().classes.contains(class), "{goal:?}: no such class");
+                    }
                 }
             }
         }

@@ -259,6 +259,7 @@ fn needed(requirements: Requirements, capabilities: &Capabilities) -> Vec<(&'sta
         (requirements.scan, "scans", &capabilities.scan),
         (requirements.walk, "walks over all records", &capabilities.walk),
         (requirements.counter, "counters", &capabilities.counter),
+        (requirements.set, "sets", &capabilities.set),
     ]
     .into_iter()
     .filter(|(is_wished, ..)| *is_wished)

@@ -90,6 +90,8 @@ pub struct Capabilities {
     pub walk: Support,
     /// Counters that several processes add to without a transaction.
     pub counter: Support,
+    /// Sets of members.
+    pub set: Support,
 }
 
 impl Capabilities {
@@ -102,6 +104,7 @@ impl Capabilities {
         shared: Support::Native,
         walk: Support::Native,
         counter: Support::Declined("only counters of the region are measured"),
+        set: Support::Declined("only sets over Redis' protocol are measured"),
     };
 }
 

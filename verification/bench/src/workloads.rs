@@ -7,6 +7,7 @@ pub mod mme;
 pub mod sgw_session;
 pub mod micro;
 pub mod kv;
+pub mod sets;
 pub mod executor;
 pub mod micro_tx;
 pub mod churn;
@@ -38,6 +39,8 @@ pub struct Requirements {
     /// Walks over all records.
     pub walk: bool,
     pub counter: bool,
+    /// Sets of members.
+    pub set: bool,
 }
 
 /// A figure that a paper measured: its source, what was measured, the figure.
@@ -276,6 +279,7 @@ pub fn all() -> Vec<Box<dyn WorkloadKind>> {
         Box::new(txn::TxnWorkload),
         Box::new(ycsb::Ycsb),
         Box::new(kv::Kv),
+        Box::new(sets::Sets),
         Box::new(micro::Micro),
         Box::new(executor::ExecutorCosts),
     ]

@@ -3,6 +3,8 @@
 use crate::command::CommandSpec;
 use crate::parse::Args;
 use crate::reply::error_reply::ErrorReply;
+use std::cell::Cell;
+use std::fmt;
 use std::fmt::Write as _;
 
 /// All commands in the order of their names.
@@ -203,6 +205,77 @@ impl<R> CommandTable<R> {
     }
 }
 
+/// Names and their commands that were requested last.
+const RECENT_SLOTS: usize = 16;
+
+/// A name of at most eight bytes as a client has sent it, see [`word`], and its command.
+type RecentSlot<R> = Cell<(u64, Option<&'static CommandSpec<R>>)>;
+
+/// The commands that were requested last, on one core. Clients send few of them, each in the same
+/// case.
+pub struct RecentCommands<R: 'static> {
+    table: &'static CommandTable<R>,
+    slots: [RecentSlot<R>; RECENT_SLOTS],
+}
+
+impl<R> fmt::Debug for RecentCommands<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecentCommands").finish_non_exhaustive()
+    }
+}
+
+impl<R> RecentCommands<R> {
+    /// None of the commands of this table.
+    pub fn new(table: &'static CommandTable<R>) -> Self {
+        Self { table, slots: std::array::from_fn(|_| Cell::new((0, None))) }
+    }
+
+    /// The table.
+    #[inline]
+    pub const fn table(&self) -> &'static CommandTable<R> {
+        self.table
+    }
+
+    /// As [`CommandTable::lookup`].
+    ///
+    /// # Errors
+    /// Those of [`CommandTable::lookup`].
+    #[inline]
+    pub fn lookup(&self, args: Args<'_>) -> Result<&'static CommandSpec<R>, ErrorReply> {
+        match args.get(0).and_then(|name| self.find(name)) {
+            Some(command) => command.check_arity(args).map(|()| command),
+            None => self.lookup_new(args),
+        }
+    }
+
+    /// The command of a name that is in use, if it has no subcommands.
+    #[inline]
+    pub(crate) fn find(&self, name: &[u8]) -> Option<&'static CommandSpec<R>> {
+        let wanted = word(name)?;
+        let (found, command) = self.slot(wanted)?.get();
+        command.filter(|_| found == wanted)
+    }
+
+    #[inline]
+    fn slot(&self, word: u64) -> Option<&RecentSlot<R>> {
+        self.slots.get(short_slot(word, RECENT_SLOTS))
+    }
+
+    #[inline(never)]
+    fn lookup_new(&self, args: Args<'_>) -> Result<&'static CommandSpec<R>, ErrorReply> {
+        let command = self.table.lookup(args)?;
+        if let Some(word) = args.get(0).and_then(word)
+            && let Some(slot) = self.slot(word)
+            // Of those with subcommands the next argument decides.
+            && !command.has_subcommands()
+            && !command.name.contains('|')
+        {
+            slot.set((word, Some(command)));
+        }
+        Ok(command)
+    }
+}
+
 /// Maximum bytes of client input in an error, as in Redis.
 const SHOWN_BYTES_MAX: usize = 128;
 
@@ -215,11 +288,9 @@ fn clip(bytes: &[u8]) -> String {
 /// gigabyte.
 const NAME_BYTES_MAX: usize = 48;
 
-/// A name of one to eight bytes in lower case, as a number that is not 0. Two names have two
-/// numbers.
+/// A name of one to eight bytes, as a number that is not 0. Two names have two numbers.
 #[inline]
-fn packed(name: &[u8]) -> Option<u64> {
-    const LOW: u64 = 0x0101_0101_0101_0101;
+fn word(name: &[u8]) -> Option<u64> {
     let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
     let shift = |bytes: usize| 8 * bytes;
     let word = match *name {
@@ -234,9 +305,14 @@ fn packed(name: &[u8]) -> Option<u64> {
         _ => return None,
     };
     // A name that ends with a zero byte would be that of a shorter one.
-    if *name.last()? == 0 {
-        return None;
-    }
+    (*name.last()? != 0).then_some(word)
+}
+
+/// As [`word`], of the name in lower case.
+#[inline]
+fn packed(name: &[u8]) -> Option<u64> {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    let word = word(name)?;
     // Bit 7 of each byte of `A` to `Z`, which have bit 5 in lower case.
     let low_bits = word & (0x7f * LOW);
     let is_upper = (low_bits + (0x80 - 0x41) * LOW) ^ (low_bits + (0x80 - 0x5b) * LOW);
@@ -313,6 +389,8 @@ fn distance(left: &[u8], right: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::RecentCommands;
+    use crate::parse::OwnedArgs;
     use crate::table::TABLE;
 
     #[test]
@@ -324,6 +402,38 @@ mod tests {
                 let found = TABLE.find_command(name.as_bytes()).map(|found| found.name);
                 assert_eq!(found, (!name.contains('|')).then_some(command.name));
             }
+        }
+    }
+
+    #[test]
+    fn a_recent_command_is_that_of_the_table() {
+        let recent = RecentCommands::new(&TABLE);
+        // Each name twice: first from the table. Names of one slot replace each other.
+        for _ in 0..2 {
+            for command in TABLE.commands() {
+                let (name, part) = command.name_and_subcommand();
+                for name in [name.to_owned(), name.to_ascii_uppercase()] {
+                    for words in 1..6 {
+                        let words = [part].into_iter().flatten().chain(["1"; 6]).take(words);
+                        let args: OwnedArgs =
+                            [&*name].into_iter().chain(words).map(str::as_bytes).collect();
+                        let numbers = [
+                            recent.lookup(args.args()),
+                            recent.lookup(args.args()),
+                            TABLE.lookup(args.args()),
+                        ]
+                        .map(|found| found.map(|found| found.number).map_err(|e| e.to_string()));
+                        assert_eq!(numbers[0], numbers[2], "{name} {part:?}");
+                        assert_eq!(numbers[1], numbers[2], "{name} {part:?}");
+                    }
+                }
+            }
+        }
+        let get: OwnedArgs = [&b"get"[..], b"key"].into_iter().collect();
+        assert!(recent.lookup(get.args()).is_ok());
+        assert!(recent.find(b"get").is_some_and(|command| command.name == "get"));
+        for name in [&b"ge"[..], b"get\0", b"client", b"tag", b"", b"a longer name"] {
+            assert!(recent.find(name).is_none(), "{}", name.escape_ascii());
         }
     }
 

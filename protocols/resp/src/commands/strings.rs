@@ -26,7 +26,7 @@ pub(crate) fn get(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let found = ctx.read(arg(args, 1))?;
+    let found = ctx.read_inline(arg(args, 1))?;
     reply.bulk_or_nil(found.as_ref().map(RecordRef::string).transpose()?);
     ctx.session().check_not_truncated()?;
     Ok(())

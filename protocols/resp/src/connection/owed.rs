@@ -9,22 +9,15 @@ use crate::parse::Args;
 use crate::records::KeyedRecords;
 use crate::reply::error_reply::ErrorReply;
 
-/// Notes what the reply to a command tells of. Nothing, as long as the region has no log.
+/// Whether a reply may owe something: nothing, as long as the region has no log.
 #[inline]
-pub(super) fn owe(
-    core: &CoreContext,
-    connection: &mut ConnectionState,
-    request: (&RespCommand, Args<'_>),
-    done: Result<(), ErrorReply>,
-) -> Result<(), ErrorReply> {
-    if core.records.session().log_tail_position() == Ok(0) {
-        return done;
-    }
-    owe_logged(core, connection, request, done)
+pub(super) fn is_logged(core: &CoreContext) -> bool {
+    !matches!(core.records.session().log_tail_position(), Ok(0))
 }
 
+/// Notes what the reply to a command tells of, in a region with a log.
 #[inline(never)]
-fn owe_logged(
+pub(super) fn owe(
     core: &CoreContext,
     connection: &mut ConnectionState,
     (command, args): (&RespCommand, Args<'_>),

@@ -217,3 +217,103 @@ fn arguments_can_be_copied_and_sliced() {
     assert_eq!((args.from(4).len(), args.from(9).len(), args.first(9).len()), (0, 0, 4));
     assert_eq!((args.get(3), args.get(4)), (Some(&b"d"[..]), None));
 }
+
+/// The requests of `input` with their bytes and how each call ended, with those that follow a
+/// request parsed together with it or not.
+fn stream(input: &[u8], is_together: bool) -> (Vec<Vec<String>>, Vec<ParseResult>, usize) {
+    let mut parser = RequestParser::new(4096);
+    let (mut rest, mut requests, mut results) = (input, Vec::new(), Vec::new());
+    let mut together = 0;
+    loop {
+        let result = parser.next(rest);
+        results.push(result.clone());
+        let ParseResult::Request { taken } = result else { return (requests, results, together) };
+        let own: Vec<String> =
+            parser.args(rest).iter().map(|arg| arg.escape_ascii().to_string()).collect();
+        if is_together && parser.parse_following(rest) {
+            let all: Vec<_> = parser.parsed(rest).collect();
+            assert!((2..=TOGETHER_MAX).contains(&all.len()), "{}", all.len());
+            let first = all[0].iter().map(|arg| arg.escape_ascii().to_string());
+            assert!(first.eq(own.iter().cloned()), "the last request is the first of them");
+            together += all.len();
+        }
+        requests.push(own);
+        rest = &rest[taken..];
+    }
+}
+
+#[test]
+fn requests_that_are_parsed_together_are_those_that_are_parsed_alone() {
+    let get = |key: usize| {
+        let key = format!("key-{key}");
+        format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()).into_bytes()
+    };
+    let gets: Vec<u8> = (0..40).flat_map(get).collect();
+    let value = [&b"*3\r\n$3\r\nSET\r\n$0\r\n\r\n$1000\r\n"[..], &[7; 1000], b"\r\n"].concat();
+    let wide = [&b"*200\r\n"[..], &b"$1\r\na\r\n".repeat(200)].concat();
+    for (inserted, together) in [
+        (&b""[..], 40),
+        (&value, 41),
+        // With so many arguments, fewer requests.
+        (&wide.repeat(3), 40 + 3),
+        // They are read in steps, alone.
+        (b"PING\r\n", 40),
+        (b"*0\r\n", 40),
+        // And these end the stream.
+        (b"*1\r\n$-1\r\n", 20),
+        (b"*1\r\n+a\r\n", 20),
+        (b"*1\r\n$4096\r\n", 20),
+    ] {
+        let (front, back) = gets.split_at((0..20).map(|key| get(key).len()).sum());
+        let input = [front, inserted, back].concat();
+        let alone = stream(&input, false);
+        let read = stream(&input, true);
+        assert_eq!((&read.0, &read.1), (&alone.0, &alone.1));
+        assert!((together - 2..=together).contains(&read.2), "{} of {together}", read.2);
+        for end in 0..input.len() {
+            let (requests, results, _) = stream(&input[..end], false);
+            let read = stream(&input[..end], true);
+            assert_eq!((read.0, read.1), (requests, results), "{end}");
+        }
+    }
+}
+
+#[test]
+fn requests_that_are_parsed_already_have_the_limits_of_an_unauthenticated_client() {
+    let long = [&b"*11\r\n"[..], &b"$1\r\na\r\n".repeat(11)].concat();
+    let input = [&b"*1\r\n$5\r\nRESET\r\n"[..], &long].concat();
+    let mut parser = RequestParser::new(LIMIT);
+    let ParseResult::Request { taken } = parser.next(&input) else { panic!("a request") };
+    assert!(parser.parse_following(&input));
+    parser.set_unauthenticated(true);
+    assert_eq!(
+        parser.next(&input[taken..]),
+        ParseResult::ProtocolError(ProtocolError::UnauthenticatedCount)
+    );
+    let mut parser = RequestParser::new(LIMIT);
+    parser.set_unauthenticated(true);
+    assert!(matches!(parser.next(&input), ParseResult::Request { .. }));
+    assert!(!parser.parse_following(&input), "nothing before the client is authenticated");
+}
+
+#[test]
+fn ordinary_numbers_are_those_of_the_steps() {
+    let mut inputs: Vec<Vec<u8>> = Vec::new();
+    for length in [0_usize, 1, 9, 10, 11, 42, 99, 100, 101, 999, 1000, 12_345, 123_456] {
+        inputs.push(format!("*1\r\n${length}\r\n{}\r\n", "v".repeat(length)).into_bytes());
+    }
+    for head in ["00", "01", "09", "0100", ":", "1:", "a", "1a", "-1", "+1", "", " 1", "1 "] {
+        inputs.push(format!("*1\r\n${head}\r\nv\r\n12345\r\n").into_bytes());
+        inputs.push(format!("*{head}\r\n$1\r\nv\r\n").into_bytes());
+    }
+    for input in inputs {
+        let mut parser = RequestParser::new(LIMIT);
+        let whole = parser.next(&input);
+        // One byte after the other, so that no request is complete when it begins.
+        let mut steps = RequestParser::new(LIMIT);
+        let results = (0..=input.len()).map(|end| steps.next(&input[..end]));
+        let ended = results.filter(|result| !matches!(result, ParseResult::Incomplete { .. }));
+        let ended = ended.into_iter().next();
+        assert_eq!(Some(whole), ended, "{}", input.escape_ascii());
+    }
+}

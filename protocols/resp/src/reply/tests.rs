@@ -52,6 +52,16 @@ fn replies_have_exactly_these_bytes() {
 }
 
 #[test]
+fn counts_have_their_digits() {
+    let mut output = Vec::new();
+    for number in (0..12_000).chain([99_999, 123_456_789, usize::MAX]) {
+        output.clear();
+        ReplyWriter::new(&mut output, RespVersion::Resp2).count(number);
+        assert_eq!(output, format!(":{number}\r\n").into_bytes());
+    }
+}
+
+#[test]
 fn floats_are_printed_with_the_fewest_digits() {
     for (number, text) in [
         (0.0, "0"),

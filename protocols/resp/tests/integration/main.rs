@@ -19,6 +19,7 @@ mod local_transport;
 mod local_transport_sdl;
 mod memory_upkeep;
 mod models;
+mod pipelines;
 mod postponed;
 mod pubsub;
 mod rejected_requests;

@@ -136,6 +136,37 @@ fn requests_behind_one_that_waits_are_answered_after_it() {
 }
 
 #[test]
+fn requests_of_one_pipeline_run_in_order_behind_one_that_waits() {
+    let node = open();
+    let (mut operator, mut client) = (node.connect(), node.connect());
+    let sent = [
+        "SET k 1",
+        "CLIENT PAUSE 3600000 WRITE",
+        "GET k",
+        "INCR k",
+        "GET k",
+        "MULTI",
+        "INCR k",
+        "GET k",
+        "EXEC",
+        "GET k",
+    ];
+    let words = |line: &'static str| line.split(' ').map(str::as_bytes).collect::<Vec<_>>();
+    let pipeline: Vec<u8> = sent.iter().flat_map(|line| request(&words(line))).collect();
+    client.write_all(&pipeline).unwrap();
+    for reply in ["+OK", "+OK", "$1", "1"] {
+        assert_eq!(line(&mut client).trim_end(), reply);
+    }
+    assert_eq!(ask(&mut operator, b"GET k\r\n"), "$1\r\n", "the write waits");
+    assert_eq!(line(&mut operator), "1\r\n");
+    assert_eq!(ask(&mut operator, b"CLIENT UNPAUSE\r\n"), "+OK\r\n");
+    let replies = [":2", "$1", "2", "+OK", "+QUEUED", "+QUEUED", "*2", ":3", "$1", "3", "$1", "3"];
+    for reply in replies {
+        assert_eq!(line(&mut client).trim_end(), reply);
+    }
+}
+
+#[test]
 fn a_node_that_ends_waits_for_no_request_that_may_wait_for_ever() {
     let settings = RespSettings::new(Users::open(&TABLE));
     let limits = ConnectionLimits {

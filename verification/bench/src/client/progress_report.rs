@@ -202,6 +202,14 @@ impl StoreConnection for ReportingStore<'_, '_, dyn StoreConnection + '_> {
         self.call(|inner| inner.counter(counter))
     }
 
+    fn add_member(&mut self, set: &[u8], member: &[u8]) -> Result<bool> {
+        self.call(|inner| inner.add_member(set, member))
+    }
+
+    fn members(&mut self, set: &[u8], receive: &mut dyn FnMut(&[u8])) -> Result<()> {
+        self.call(|inner| inner.members(set, receive))
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let progress = self.progress;
         self.call(|inner| {

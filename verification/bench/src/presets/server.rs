@@ -21,7 +21,7 @@ macro_rules! unix {
 }
 
 const GET_TCP: &[Goal] =
-    &[Goal::ServerTimePeer("node", "redis", 0.8), Goal::TimesPeer("node", "redis", 1.2)];
+    &[Goal::ServerTimePeer("node", "redis", 0.75), Goal::TimesPeer("node", "redis", 1.2)];
 const GET_UNIX: &[Goal] = &[
     Goal::ServerTimePeer("node-unix", "redis-unix", 0.72),
     Goal::TimesPeer("node-unix", "redis-unix", 1.4),
@@ -29,10 +29,12 @@ const GET_UNIX: &[Goal] = &[
 const GET_PIPELINES: &[Goal] = &[Goal::TimesPeer("node", "redis", 2.6)];
 const SET_PIPELINES: &[Goal] = &[Goal::ServerTimePeer("node", "redis", 0.55)];
 const GET_PIPELINES_1M: &[Goal] = &[Goal::TimesPeer("node", "redis", 2.8)];
+const SADD: &[Goal] = &[Goal::TimePeer("node", "redis", 1.2)];
+const SADD_UNIX: &[Goal] = &[Goal::TimePeer("node-unix", "redis-unix", 1.2)];
 const ONE_CLIENT: &[Goal] = &[Goal::NsAtMost("node", 10_000.0)];
 const BESIDE_SCAN: &[Goal] = &[Goal::TimesCase("node", "ten-clients", 1.3)];
 
-pub(super) const PRESETS: [Preset; 2] = [
+pub(super) const PRESETS: [Preset; 3] = [
     Preset {
         name: "server",
         workload: "kv",
@@ -79,6 +81,24 @@ pub(super) const PRESETS: [Preset; 2] = [
                 "beside-scan",
                 tcp!("--variant get-beside-scan --connections 10 --depth 10 --ops 50000"),
                 BESIDE_SCAN,
+            ),
+        ],
+    },
+    Preset {
+        name: "collections",
+        workload: "sets",
+        about: "the node, Redis and Valkey: sets of 20,000 members that are added one by one",
+        cases: &[
+            case(
+                "sadd-tcp",
+                "--ops 20000 --warm-up 20000 --rounds 5 --targets node,redis,valkey",
+                SADD,
+            ),
+            case(
+                "sadd-unix",
+                "--ops 20000 --warm-up 20000 --rounds 5 \
+                 --targets node-unix,redis-unix,valkey-unix",
+                SADD_UNIX,
             ),
         ],
     },

@@ -5,8 +5,9 @@ use super::{Goal, Preset, case};
 const READ: &[Goal] = &[Goal::TimesCase("region", "views-4", 1.3)];
 const COUNTER: &[Goal] = &[Goal::RateAtLeast("region", 20e6 / 256.0)];
 
-// Inserts on reused memory: 1,000,000 a second, which the latencies of the classes show. Their
-// cases have deletes too, and so no goal for all operations.
+// Inserts on reused memory: 1,000,000 a second. Their cases have deletes too, so the goal is that
+// of the class.
+const REUSED: &[Goal] = &[Goal::ClassNsAtMost("region", "insert", 1e9 / 1e6)];
 const FRESH: &[Goal] = &[Goal::RateAtLeast("region", 500e3)];
 const FILLED: &[Goal] = &[Goal::TimesCase("region", "plain-at-50", 1.3)];
 const TAGGED_FILLED: &[Goal] = &[Goal::TimesCase("region", "tagged-at-50", 1.3)];
@@ -37,6 +38,12 @@ pub(super) const PRESETS: [Preset; 4] = [
                 "--variant tagged --records 2000 --spread uniform --ops 200000 --rounds 5 \
                  --classes --targets region",
                 &[],
+            ),
+            case(
+                "tagged-100k",
+                "--variant tagged --records 200000 --spread uniform --ops 200000 \
+                 --warm-up 400000 --rounds 5 --classes --targets region",
+                REUSED,
             ),
             case(
                 "tagged-fresh",

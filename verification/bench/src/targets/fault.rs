@@ -201,6 +201,15 @@ impl StoreConnection for FaultyConnection {
         self.inner.counter(counter)
     }
 
+    fn add_member(&mut self, set: &[u8], member: &[u8]) -> Result<bool> {
+        let is_lost = self.access().loses(|_| Ok(true))?;
+        if is_lost { Ok(true) } else { self.inner.add_member(set, member) }
+    }
+
+    fn members(&mut self, set: &[u8], receive: &mut dyn FnMut(&[u8])) -> Result<()> {
+        self.inner.members(set, receive)
+    }
+
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { inner, plan } = self;
         let before = *plan;

@@ -27,7 +27,7 @@ impl Target for NullTarget {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { counter: Support::Native, ..Capabilities::DEFAULT }
+        Capabilities { counter: Support::Native, set: Support::Native, ..Capabilities::DEFAULT }
     }
 
     fn start(&self, _: &DatabaseSpec) -> Result<Box<dyn Database>> {
@@ -114,6 +114,10 @@ impl StoreConnection for NullConnection {
 
     fn counter(&mut self, _: &[u8]) -> Result<i64> {
         Ok(0)
+    }
+
+    fn add_member(&mut self, _: &[u8], _: &[u8]) -> Result<bool> {
+        Ok(true)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {

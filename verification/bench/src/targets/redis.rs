@@ -162,6 +162,7 @@ pub(crate) const fn capabilities(program: Program) -> Capabilities {
                 "ZRANGEBYLEX of a sorted set of keys, then the records in one message",
             )
         },
+        set: Support::Native,
         ..Capabilities::DEFAULT
     }
 }

@@ -17,6 +17,7 @@ mod pipeline;
 mod transaction;
 mod finds;
 mod walk;
+mod sets;
 mod guard;
 mod tagged;
 mod answers;
@@ -422,6 +423,14 @@ impl<S: Stream> StoreConnection for Resp<S> {
 
     fn walk(&mut self, table: TableId) -> Result<u64> {
         self.walk_by_scan(table)
+    }
+
+    fn add_member(&mut self, set: &[u8], member: &[u8]) -> Result<bool> {
+        self.sadd(set, member)
+    }
+
+    fn members(&mut self, set: &[u8], receive: &mut dyn FnMut(&[u8])) -> Result<()> {
+        self.smembers(set, receive)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {

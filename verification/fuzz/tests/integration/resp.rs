@@ -25,7 +25,7 @@ struct ParsedStream {
 }
 
 /// Parses as a connection does: a buffer grows by pieces, and complete requests leave it at the
-/// front.
+/// front. With an odd number of pieces the requests that follow are parsed with the first one.
 fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> ParsedStream {
     let mut parser = RequestParser::new(request_bytes);
     // Half of the streams are those of unauthenticated clients.
@@ -39,6 +39,9 @@ fn read(stream: &[u8], cuts: &[usize], request_bytes: usize) -> ParsedStream {
                     assert!(0 < taken && taken <= input.len(), "took {taken} of {}", input.len());
                     read.requests.push(parser.args(input).iter().map(<[u8]>::to_vec).collect());
                     read.taken += taken;
+                    if cuts.len() % 2 == 1 {
+                        parser.parse_following(input);
+                    }
                 }
                 ParseResult::Incomplete { needed } => {
                     assert!(needed > 0);

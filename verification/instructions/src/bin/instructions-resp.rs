@@ -15,7 +15,18 @@ use nearstate_resp::acl::Users;
 use nearstate_resp::server::{RespServer, RespSettings};
 use nearstate_resp::table::TABLE;
 
-const OPERATIONS: &[MeasuredOperation] = &[("resp-get", 8000, get), ("resp-set", 8000, set)];
+const OPERATIONS: &[MeasuredOperation] = &[
+    ("resp-get", 8000, get),
+    ("resp-set", 8000, set),
+    ("resp-get-pipelined", 8000, get_pipelined),
+    ("resp-set-pipelined", 8000, set_pipelined),
+];
+
+/// The reply to SET.
+const OK: &[u8] = b"+OK\r\n";
+
+/// Requests of a pipeline.
+const PIPELINE: usize = 16;
 
 fn main() -> ExitCode {
     run(OPERATIONS)
@@ -67,27 +78,73 @@ fn request(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// GET of a value of 1,000 bytes.
-fn get(times: u64) -> MeasuredResult {
-    let mut client = SocketlessClient::new()?;
-    (0..RECORDS).try_for_each(|number| client.set(number))?;
-    let requests: Vec<Vec<u8>> =
-        (0..times).map(|number| request(&[b"GET", &key(number % RECORDS)])).collect();
-    let mut next = requests.iter();
-    measured(times, |_| {
-        let length = client.request(next.next().ok_or("no request")?)?;
-        if length < VALUE.len() { Err("no record".into()) } else { Ok(()) }
-    })
+/// The GET with this number.
+fn get_request(number: u64) -> Vec<u8> {
+    request(&[b"GET", &key(number % RECORDS)])
 }
 
-/// SET that replaces a value of 1,000 bytes.
-fn set(times: u64) -> MeasuredResult {
+/// The SET with this number.
+fn set_request(number: u64) -> Vec<u8> {
+    request(&[b"SET", &key(number % RECORDS), &VALUE])
+}
+
+/// A client of a node that has all records.
+fn client_of_records() -> MeasuredResult<SocketlessClient> {
+    let mut client = SocketlessClient::new()?;
+    (0..RECORDS).try_for_each(|number| client.set(number))?;
+    Ok(client)
+}
+
+/// The same, whose records were replaced until the heap reuses their memory.
+fn client_of_reused_memory() -> MeasuredResult<SocketlessClient> {
     let mut client = SocketlessClient::new()?;
     for round in 0..9 {
         (0..RECORDS).try_for_each(|number| client.set(number * (round + 1) % RECORDS))?;
     }
-    let requests: Vec<Vec<u8>> =
-        (0..times).map(|number| request(&[b"SET", &key(number % RECORDS), &VALUE])).collect();
-    let mut next = requests.iter();
-    measured(times, |_| client.request(next.next().ok_or("no request")?).map(drop))
+    Ok(client)
+}
+
+/// Sends `inputs` one after the other. Each reply has at least `reply_min` bytes.
+fn send(client: &mut SocketlessClient, inputs: &[Vec<u8>], reply_min: usize) -> MeasuredResult {
+    let mut next = inputs.iter();
+    measured(inputs.len() as u64, |_| {
+        let length = client.request(next.next().ok_or("no request")?)?;
+        if length < reply_min { Err("a reply is too short".into()) } else { Ok(()) }
+    })
+}
+
+/// Sends `times` requests in pipelines.
+fn send_pipelined(
+    client: &mut SocketlessClient,
+    times: u64,
+    request: fn(u64) -> Vec<u8>,
+    reply_min: usize,
+) -> MeasuredResult {
+    let requests: Vec<Vec<u8>> = (0..times).map(request).collect();
+    let inputs: Vec<Vec<u8>> = requests.chunks(PIPELINE).map(<[_]>::concat).collect();
+    send(client, &inputs, reply_min)
+}
+
+/// GET of a value of 1,000 bytes.
+fn get(times: u64) -> MeasuredResult {
+    let inputs: Vec<Vec<u8>> = (0..times).map(get_request).collect();
+    send(&mut client_of_records()?, &inputs, VALUE.len())
+}
+
+/// SET that replaces a value of 1,000 bytes.
+fn set(times: u64) -> MeasuredResult {
+    let inputs: Vec<Vec<u8>> = (0..times).map(set_request).collect();
+    send(&mut client_of_reused_memory()?, &inputs, OK.len())
+}
+
+/// GET in pipelines.
+fn get_pipelined(times: u64) -> MeasuredResult {
+    let reply_min = PIPELINE * VALUE.len();
+    send_pipelined(&mut client_of_records()?, times, get_request, reply_min)
+}
+
+/// SET in pipelines.
+fn set_pipelined(times: u64) -> MeasuredResult {
+    let reply_min = PIPELINE * OK.len();
+    send_pipelined(&mut client_of_reused_memory()?, times, set_request, reply_min)
 }
