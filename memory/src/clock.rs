@@ -1,9 +1,11 @@
 //! The clocks of the kernel.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The time of a kernel clock. Takes some nanoseconds and no system call. Zero if the clock does
 /// not exist.
@@ -35,6 +37,20 @@ pub fn lease_clock() -> Duration {
     };
     let by = Duration::from_nanos(shift.unsigned_abs());
     if shift < 0 { shifted + by } else { shifted.saturating_sub(by) }
+}
+
+/// [`lease_clock`] in milliseconds.
+pub fn lease_clock_ms() -> u64 {
+    u64::try_from(lease_clock().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Which boot of the machine this is, in 48 bits. `None` if the kernel does not tell.
+pub(crate) fn present_boot() -> Option<u64> {
+    static BOOT: OnceLock<Option<u64>> = OnceLock::new();
+    *BOOT.get_or_init(|| {
+        let id = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        Some((xxh3_64(&id) >> 16) | 1)
+    })
 }
 
 /// How far the boot-time clock of this process is ahead of that of the machine, in nanoseconds. A
@@ -112,6 +128,38 @@ pub fn now_ms() -> u64 {
     now
 }
 
+/// The wall clock in nanoseconds since 1970, which is judged by nothing.
+fn wall_clock_ns() -> i128 {
+    let now = i128::try_from(clock(libc::CLOCK_REALTIME).as_nanos()).unwrap_or(i128::MAX);
+    #[cfg(feature = "crash-points")]
+    let now = now + i128::from(CLOCK_SHIFT_MS.load(Ordering::Relaxed)) * NANOS_PER_MS;
+    now
+}
+
+const NANOS_PER_MS: i128 = 1_000_000;
+
+/// Attempts to read two clocks at the same time.
+const READINGS_MAX: u32 = 8;
+
+/// How far the wall clock is ahead of [`lease_clock`], in milliseconds, exact to one of them. The
+/// kernel lets both run at one rate, that of NTP, so only a step of the wall clock changes it.
+/// `None`: the thread was interrupted between the readings of the two clocks, each time.
+pub fn wall_ahead_ms() -> Option<i64> {
+    (0..READINGS_MAX).find_map(|_| {
+        let (before, wall, after) = (lease_clock(), wall_clock_ns(), lease_clock());
+        let [before, after] =
+            [before, after].map(|time| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX));
+        let is_exact = after - before < NANOS_PER_MS;
+        let ahead = (wall - i128::midpoint(before, after)).div_euclid(NANOS_PER_MS);
+        is_exact.then(|| i64::try_from(ahead).ok()).flatten()
+    })
+}
+
+/// This thread has judged by this time of the wall clock ([`judged_ms`]).
+pub(crate) fn note_judged(wall_ms: u64) {
+    LAST_EXACT_MS.set(wall_ms);
+}
+
 /// Milliseconds since 1970 for a change that is committed now: not before any time by which this
 /// thread has judged something ([`now_ms`], [`is_reached`]), and at most a tick before now. Costs
 /// as much as [`now_ms_coarse`], a fifth of [`now_ms`].
@@ -143,6 +191,18 @@ pub fn without_expiry<T>(body: impl FnOnce() -> T) -> T {
     }
     let _restored = Restored(EXPIRES_NOTHING.replace(true));
     body()
+}
+
+/// How much later than the tick of the system clock says a time may have come: by the longest tick,
+/// and by what the clock of expiry of a region may differ from its shift
+/// (`region/expiry_clock.rs`).
+const NEAR_MS: u64 = TICK_MS_MAX + 2;
+
+/// False if this time, in milliseconds since 1970, has not come. Costs as much as
+/// [`now_ms_coarse`].
+#[inline]
+pub(crate) fn may_be_reached(time_ms: u64) -> bool {
+    !EXPIRES_NOTHING.get() && time_ms.saturating_sub(now_ms_coarse()) <= NEAR_MS
 }
 
 /// True if this time, in milliseconds since 1970, has come. As exact as [`now_ms`], and as fast as

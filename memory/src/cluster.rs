@@ -25,7 +25,6 @@
 //! it has the content of an earlier moment, so it counts as lost
 //! (`docs/decisions/038-bound-file.md`).
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use nearstate_model::invariant::guaranteed;
@@ -33,7 +32,7 @@ use nearstate_model::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::Ordering;
-use crate::clock::{lease_clock, now_ms_coarse};
+use crate::clock::{lease_clock, now_ms_coarse, present_boot};
 use crate::crash::crash_point;
 use crate::follow::{demotion_seal, origin};
 use crate::layout::{
@@ -64,15 +63,6 @@ pub enum OwnerLease {
     },
     /// The lease has ended, or the host has none.
     Expired,
-}
-
-/// Which boot of the machine this is, in 48 bits. `None` if the kernel does not tell.
-fn present_boot() -> Option<u64> {
-    static BOOT: OnceLock<Option<u64>> = OnceLock::new();
-    *BOOT.get_or_init(|| {
-        let id = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-        Some((xxh3_64(&id) >> 16) | 1)
-    })
 }
 
 fn no_boot() -> Error {
@@ -181,7 +171,7 @@ pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
     view_seen(map)?;
     is_fenced(map)?;
     lease(map)?;
-    map.clock_shift_ms()?;
+    map.check_clock()?;
     demotion_seal(map)?;
     source_cpu(map)?;
     owner_address(map).map(drop)
@@ -201,8 +191,8 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
         store(map, FENCED, seal(1))?;
         damaged.push("the fence: writers of logged namespaces are refused until the node starts");
     }
-    if map.clock_shift_ms().is_err() {
-        map.set_clock_shift_ms(0)?;
+    if map.check_clock().is_err() {
+        map.clear_clock()?;
         damaged.push("the clock of expiry: it is that of the host");
     }
     let bound = [view_seen, evicting, bound_boot, bound_file];

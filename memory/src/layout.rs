@@ -86,6 +86,10 @@ pub(crate) const LOG_UNITS: u64 = CLUSTER_PAGE + 0x200;
 /// How far the clock of expiry is ahead of that of the host, sealed (`region/expiry_clock.rs`). 0
 /// stands for 0.
 pub(crate) const EXPIRY_CLOCK: u64 = CLUSTER_PAGE + 0x240;
+/// How far the clock of expiry is ahead of `CLOCK_BOOTTIME`, and the boot whose clock that is, both
+/// sealed. 0 of the boot: no step of the host's clock is undone.
+pub(crate) const EXPIRY_ANCHOR: u64 = CLUSTER_PAGE + 0x248;
+pub(crate) const EXPIRY_BOOT: u64 = CLUSTER_PAGE + 0x250;
 /// The offset of the log's words, or 0.
 pub(crate) const LOG_WORDS: u64 = CLUSTER_PAGE + 0x280;
 /// The highest view that the host has seen, sealed. 0 stands for 0.
@@ -189,6 +193,8 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | LEASE_BOOT
             | FENCED
             | EXPIRY_CLOCK
+            | EXPIRY_ANCHOR
+            | EXPIRY_BOOT
             | VIEW_SEEN
     ) || at >= CLUSTER_ID && at < CLUSTER_ID + 16
         || at >= LOG_BEGINS && at < LOG_BEGINS + 8 * LOG_BEGINS_MAX
@@ -371,7 +377,9 @@ const _: () = assert!(LOG_REPLICATED - LOG_TAIL >= LINE && LOG_FLOOR - LOG_REPLI
 const _: () = assert!(LOG_FLOOR + 8 == LOG_FLOOR_LIMIT && LOG_FLOOR_LIMIT + 8 <= LEASE_END);
 const _: () = assert!(LEASE_END + 8 == LEASE_BOOT, "an end has a boot");
 const _: () = assert!(LEASE_BOOT + 8 <= FENCED && FENCED + 8 <= LOG_UNITS);
-const _: () = assert!(LOG_UNITS + 8 <= LOG_WORDS && LOG_WORDS + 8 <= VIEW_SEEN);
+const _: () = assert!(LOG_UNITS + LINE <= EXPIRY_CLOCK && EXPIRY_CLOCK + LINE <= LOG_WORDS);
+const _: () = assert!(EXPIRY_CLOCK + 8 == EXPIRY_ANCHOR && EXPIRY_ANCHOR + 8 == EXPIRY_BOOT);
+const _: () = assert!(LOG_WORDS + 8 <= VIEW_SEEN);
 const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_BEGINS);
 const _: () = assert!(LOG_BEGINS + 8 * LOG_BEGINS_MAX <= LOG_SOURCE_CPU, "one word for each");
 const _: () = assert!(LOG_SOURCE_CPU.is_multiple_of(LINE) && LOG_SOURCE_CPU + LINE <= LOG_GAPS);

@@ -54,7 +54,9 @@ mod fixture;
 mod without_fallocate;
 
 pub use allocator::release_allocator_memory;
-pub use clock::{lease_clock, now_ms, now_ms_coarse, since_boot, without_expiry};
+pub use clock::{
+    lease_clock, lease_clock_ms, now_ms, now_ms_coarse, since_boot, wall_ahead_ms, without_expiry,
+};
 pub use cluster::{OwnerLease, VIEW_MAX};
 pub use counter::Counter;
 pub use evacuation::Evacuation;
@@ -81,7 +83,7 @@ pub use numa_policy::{NumaPolicy, PagesByNode};
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};
 pub use receipt::LogPlace;
 pub use region::catalog_use::{is_end_of_namespace, namespace_place, namespace_removed};
-pub use region::expiry_clock::CLOCK_SHIFT_MAX_MS;
+pub use region::expiry_clock::{CLOCK_SHIFT_MAX_MS, SHIFT_KEPT_MS};
 pub use region::file::{AttachOptions, CreateOptions, PageSize, PinMode, Region, RegionFiles};
 pub use region::index_table::IndexTable;
 pub use region::map::CellWriter;

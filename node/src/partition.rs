@@ -493,6 +493,16 @@ impl Partition {
         self.words().set_owner_lease(until)
     }
 
+    /// No step of the wall clock of this host moves the clock of expiry from now on, which comes
+    /// nearer to it by at most so many milliseconds. Called again and again: a step is corrected
+    /// when it is called next.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn keep_clock(&self, most_ms: u64) -> Result<()> {
+        self.words().keep_clock(most_ms).map(drop)
+    }
+
     /// The host has left the group: nothing will decide what of the region's own log was not
     /// replicated. Writers are fenced, and nothing is followed.
     ///

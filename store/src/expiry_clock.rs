@@ -3,11 +3,13 @@
 //! It is the clock of the host unless the region is, or was, a copy: a copy takes over the clock of
 //! its source, and keeps it when its host becomes the owner. So a record that was told as absent
 //! stays absent after a fail-over, and none ends early, although the clocks of the hosts differ.
+//! In such a region, and in one of a cluster, it is anchored: a step of the host's wall clock
+//! changes it by nothing.
 
 use std::time::Duration;
 
-use nearstate_memory::since_boot;
-use nearstate_model::{Result, invariant};
+use nearstate_memory::{SHIFT_KEPT_MS, lease_clock_ms, since_boot, wall_ahead_ms};
+use nearstate_model::Result;
 
 use crate::session::Session;
 
@@ -30,8 +32,8 @@ pub struct SourceClock {
 }
 
 impl SourceClock {
-    /// A message of the source said `source_ms` at a moment at which this host's clock says
-    /// `host_ms`, and [`since_boot`] `at`. Returns how far the source is ahead.
+    /// A message of the source said `source_ms` at a moment at which a clock of this host that no
+    /// step changes says `host_ms`, and [`since_boot`] `at`. Returns how far the source is ahead.
     fn measure(&mut self, source_ms: u64, host_ms: u64, at: Duration) -> i64 {
         let ahead = source_ms.cast_signed().saturating_sub(host_ms.cast_signed());
         if at.saturating_sub(self.begun) >= MEASURED_FOR {
@@ -64,7 +66,8 @@ impl Session {
     }
 
     /// How far the clock by which the records of the region expire is ahead of that of this host,
-    /// in milliseconds. 0 unless the region is or was a copy.
+    /// in milliseconds. 0 unless the region is or was a copy, or belongs to a cluster and the clock
+    /// of its host was stepped.
     ///
     /// # Errors
     /// `Damaged`.
@@ -83,33 +86,68 @@ impl Session {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn follow_clock(&self, clock: &mut SourceClock, source_ms: u64) -> Result<()> {
-        let ahead = clock.measure(source_ms, nearstate_memory::now_ms(), since_boot());
-        let small = ahead.unsigned_abs() < CLOCK_DIFFERENCE_MIN_MS;
-        let (shift, present) = (if small { 0 } else { ahead }, self.clock_shift_ms()?);
+        let anchor = clock.measure(source_ms, lease_clock_ms(), since_boot());
+        let Some(host) = wall_ahead_ms() else { return Ok(()) };
+        let (ahead, present) = (anchor.saturating_sub(host), self.clock_shift_ms()?);
+        let shift = if ahead.unsigned_abs() < CLOCK_DIFFERENCE_MIN_MS { 0 } else { ahead };
         // A few milliseconds are those of the message.
-        if shift == 0 && present != 0 || shift.abs_diff(present) >= CLOCK_DIFFERENCE_MIN_MS / 10 {
-            self.member.set_clock_shift_ms(shift)?;
+        let differs = shift == 0 && present != 0
+            || shift.abs_diff(present) >= CLOCK_DIFFERENCE_MIN_MS / 10
+            || self.member.clock_anchor_ms()?.is_none();
+        if differs {
+            self.member.anchor_clock(host.saturating_add(shift), shift)?;
         }
         Ok(())
     }
 
     /// Moves the clock of expiry towards that of this host, by at most so many milliseconds.
     /// Returns how far it is ahead now. Called by the node of an owner: with a hundredth of the
-    /// time that has passed, a time to live is wrong by a hundredth at most.
+    /// time that has passed, a time to live is wrong by a hundredth at most. If the clock is
+    /// anchored and that of the host was stepped, it is ahead by the opposite of the step.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn approach_host_clock(&self, most_ms: u64) -> Result<i64> {
         let present = self.clock_shift_ms()?;
-        if present == 0 {
-            return Ok(0);
+        let Some(anchor) = self.member.clock_anchor_ms()? else {
+            let shift = approached(present, most_ms);
+            if shift != present {
+                self.member.set_clock_shift_ms(shift)?;
+            }
+            return Ok(shift);
+        };
+        let Some(host) = wall_ahead_ms() else { return Ok(present) };
+        let ahead = anchor.saturating_sub(host);
+        // Less is what two readings of the clocks differ by.
+        let ahead = if ahead.abs_diff(present) <= SHIFT_KEPT_MS { present } else { ahead };
+        let shift = approached(ahead, most_ms);
+        if shift != present {
+            self.member.anchor_clock(anchor.saturating_add(shift.saturating_sub(ahead)), shift)?;
         }
-        let left = present.unsigned_abs().saturating_sub(most_ms).cast_signed();
-        let shift = if present < 0 { -left } else { left };
-        invariant!(shift.unsigned_abs() <= present.unsigned_abs(), "{shift} approaches {present}");
-        self.member.set_clock_shift_ms(shift)?;
         Ok(shift)
     }
+
+    /// As [`Session::approach_host_clock`], and anchors a clock of expiry that is not: from then on
+    /// no step of this host's clock moves it. Called by the node of a cluster, also for a copy, and
+    /// then with 0.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn keep_clock(&self, most_ms: u64) -> Result<i64> {
+        if self.member.clock_anchor_ms()?.is_none()
+            && let Some(host) = wall_ahead_ms()
+        {
+            let shift = self.clock_shift_ms()?;
+            self.member.anchor_clock(host.saturating_add(shift), shift)?;
+        }
+        self.approach_host_clock(most_ms)
+    }
+}
+
+/// A shift that is smaller by at most so many milliseconds.
+fn approached(shift_ms: i64, most_ms: u64) -> i64 {
+    let left = shift_ms.unsigned_abs().saturating_sub(most_ms).cast_signed();
+    if shift_ms < 0 { -left } else { left }
 }
 
 #[cfg(test)]

@@ -56,6 +56,9 @@ pub struct DriverConfig {
     /// A process that is stopped while it holds a lock for which a change of the role waits may be
     /// killed.
     pub kills_stopped: bool,
+    /// The clock of expiry of an owned partition is that of the host at once, whatever happens to
+    /// that. Otherwise it approaches it by a hundredth of the time that passes.
+    pub is_host_clock: bool,
     /// Told what happens to connections.
     pub on_peer_event: fn(&PeerEvent<'_>),
     /// Told what happens.

@@ -1,5 +1,6 @@
 //! The driver: the thread that keeps the leases.
 
+mod clocks;
 mod drains;
 mod effects;
 mod inactive;
@@ -24,6 +25,7 @@ use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine}
 use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{FollowerStats, PartitionInput, PeerListener};
 
+use self::clocks::HostClock;
 use self::effects::UnstoredRecord;
 use super::config::{CopyConfig, DriverConfig};
 use super::copy_thread::{CopyShared, CopyThread, FIRST_NAMESPACE, now};
@@ -123,6 +125,7 @@ impl ClusterDriver {
             left: BTreeSet::new(),
             excluding: BTreeMap::new(),
             unstored: BTreeMap::new(),
+            clock: HostClock::new(lease_clock()),
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
@@ -371,6 +374,7 @@ struct Driver {
     excluding: BTreeMap<PartitionId, Monotonic>,
     /// What could not be stored in a region, which is tried again.
     unstored: BTreeMap<PartitionId, UnstoredRecord>,
+    clock: HostClock,
     published: Arc<Mutex<Published>>,
 }
 
@@ -402,6 +406,7 @@ impl Driver {
             self.step_state();
         }
         self.store_again();
+        self.keep_clocks();
         self.step(HostInput::Tick);
         self.complete_drains();
         let copies = self.copies.values();

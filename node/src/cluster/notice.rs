@@ -41,6 +41,11 @@ pub enum ClusterNotice {
         /// What was not decided, and why.
         reason: String,
     },
+    /// The wall clock of this host was stepped.
+    ClockStepped {
+        /// By so many milliseconds: forward, or back if it is negative.
+        by_ms: i64,
+    },
     /// The membership has stopped on this host.
     EngineFailed {
         /// The reason.

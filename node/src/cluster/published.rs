@@ -169,6 +169,7 @@ impl Published {
             is_file_system_known: space.is_ok(),
             bytes_max: memory.bytes_max,
             promotions_left: state.promotions_left,
+            clock_shift_ms: state.clock_shift_ms,
             members: members.collect(),
         })
     }

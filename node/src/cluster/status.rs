@@ -88,6 +88,9 @@ pub struct CopyStatus {
     /// The promotions that the versions of the partition's records allow yet, of
     /// [`PROMOTIONS_MAX`](nearstate_store::PROMOTIONS_MAX).
     pub promotions_left: u64,
+    /// How far the clock by which records expire is ahead of the wall clock of this host, in
+    /// milliseconds.
+    pub clock_shift_ms: i64,
     /// The members, if this host is the owner.
     pub members: Vec<MemberStatus>,
 }

@@ -38,6 +38,8 @@ pub struct PartitionState {
     pub replicated: u64,
     /// The promotions that the versions of the records allow yet.
     pub promotions_left: u64,
+    /// How far the clock of expiry is ahead of the wall clock of this host, in milliseconds.
+    pub clock_shift_ms: i64,
 }
 
 impl Partition {
@@ -62,6 +64,7 @@ impl Partition {
             tail: session.log_tail_position()?,
             replicated: session.replicated_position()?,
             promotions_left: session.promotions_left()?,
+            clock_shift_ms: session.clock_shift_ms()?,
         })
     }
 

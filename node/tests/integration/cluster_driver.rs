@@ -301,6 +301,7 @@ impl DrivenCluster {
             hosts: self.addresses.clone(),
             copies: vec![CopyConfig { partition: PARTITION, region: region.clone(), port: 6379 }],
             kills_stopped: self.kills_stopped,
+            is_host_clock: false,
             highest: ClusterLevel::HIGHEST,
             tls: None,
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),

@@ -17,7 +17,7 @@ use std::time::Duration;
 use nearstate_model::Result;
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{is_due, sleep, yield_now};
-use nearstate_store::{FreeWatch, NamespaceUsage, Session, since_boot};
+use nearstate_store::{FreeWatch, NamespaceUsage, OwnerLease, Session, since_boot};
 
 use crate::purge_request::PurgeRequest;
 use crate::server::RespServer;
@@ -73,9 +73,11 @@ pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Cl
     }
 }
 
-/// Moves the clock of expiry of an owner that was a copy towards that of its host.
+/// Moves the clock of expiry of an owner that was a copy towards that of its host. In a cluster its
+/// driver does so.
 fn keep_clock(session: &Session, step_ms: u64) -> Result<()> {
-    if session.following()?.is_none() {
+    let is_clustered = session.owner_lease()? != OwnerLease::Unclustered;
+    if session.following()?.is_none() && !is_clustered {
         session.approach_host_clock(step_ms)?;
     }
     Ok(())

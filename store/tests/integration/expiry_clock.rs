@@ -2,15 +2,21 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
+use nearstate_store::crash::shift_clock;
 use nearstate_store::{
     CLOCK_DIFFERENCE_MIN_MS, Error, Metadata, Namespace, Schema, Session, SourceClock, check,
-    now_ms,
+    lease_clock, now_ms,
 };
 
-use crate::fixture::TestRegion;
+use crate::fixture::{TestRegion, is_alone};
 
 const SECOND: u64 = 1000;
+const HOUR: i64 = 3_600_000;
+
+/// Longer than the thread of a test is paused.
+const PAUSE: u64 = 10 * SECOND;
 
 /// Where the word is in the file (`spec/region.md`, section 11).
 const EXPIRY_CLOCK: u64 = 0x1000 + 0x240;
@@ -86,6 +92,85 @@ fn the_clock_of_an_owner_approaches_that_of_its_host() {
     }
 }
 
+/// Does the clock of expiry tell as much more than at the beginning as time has passed by the clock
+/// of leases, and is it ahead of the host's by this? A pause of this thread widens the comparison.
+fn is_kept(session: &Session, (told, at): (u64, Duration), shift_ms: i64) -> bool {
+    let passed = || u64::try_from(lease_clock().saturating_sub(at).as_millis()).unwrap();
+    let (least, now, most) = (passed(), session.now_ms().unwrap(), passed());
+    let shift = session.clock_shift_ms().unwrap();
+    (told + least - 3..=told + most + 3).contains(&now) && shift.abs_diff(shift_ms) <= 3
+}
+
+/// The clock of the host is that of this process: the test runs alone. Times are compared with the
+/// clock of leases, so a slow machine changes nothing.
+#[test]
+fn a_step_of_the_hosts_clock_moves_no_clock_that_is_anchored() {
+    if !is_alone("expiry_clock::a_step_of_the_hosts_clock_moves_no_clock_that_is_anchored") {
+        return;
+    }
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let [session, other] = [(); 2].map(|()| fixture.region.session().unwrap());
+    let ns = session.namespace("s", &Schema::default()).unwrap();
+    assert_eq!(session.keep_clock(0).unwrap(), 0, "the node of an owner anchors it");
+    let start = (session.now_ms().unwrap(), lease_clock());
+    put(&session, ns, "later", session.now_ms().unwrap() + 1800 * SECOND);
+    put(&session, ns, "never", 0);
+
+    // Forward: no process that reads by the shift takes a record for an expired one.
+    shift_clock(HOUR);
+    assert_eq!(session.clock_shift_ms().unwrap(), 0, "nothing has seen it");
+    assert_eq!(there(&session, ns), "later never");
+    assert_eq!(there(&other, ns), "later never");
+    assert_eq!(other.collect_expired(10).unwrap().records, 0);
+    assert!(is_kept(&session, start, -HOUR), "what has collected has corrected the shift");
+    put(&session, ns, "early", session.now_ms().unwrap() + 1);
+    while session.get(ns, b"early").unwrap().is_some() {}
+    assert_eq!(there(&session, ns), "later never");
+
+    // Back: until the shift is corrected it seems to exist.
+    shift_clock(-HOUR);
+    assert!(session.get(ns, b"early").unwrap().is_some());
+    let kept = session.keep_clock(0).unwrap();
+    assert!(kept.abs_diff(HOUR) <= 3, "{kept}");
+    assert_eq!(there(&session, ns), "later never");
+    assert!(is_kept(&session, start, HOUR));
+
+    // It approaches the clock of the host: by what the node says, or at once.
+    let kept = session.keep_clock(100).unwrap();
+    assert!(kept.abs_diff(HOUR - 100) <= 3, "{kept}");
+    assert_eq!(session.keep_clock(u64::MAX).unwrap(), 0);
+    assert_eq!(there(&session, ns), "early later never", "the clock of the host is an hour behind");
+    shift_clock(0);
+    drop((session, other));
+    fixture.close_and_check();
+}
+
+#[test]
+fn a_step_of_the_clock_of_a_copys_host_changes_what_it_is_ahead_by_and_not_its_clock() {
+    if !is_alone(
+        "expiry_clock::\
+         a_step_of_the_clock_of_a_copys_host_changes_what_it_is_ahead_by_and_not_its_clock",
+    ) {
+        return;
+    }
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let (mut clock, begin) = (SourceClock::default(), (now_ms() + 60 * SECOND, lease_clock()));
+    let source = || {
+        let passed = lease_clock().saturating_sub(begin.1).as_millis();
+        begin.0 + u64::try_from(passed).unwrap()
+    };
+    session.follow_clock(&mut clock, source()).unwrap();
+    for step in [HOUR, -HOUR, 0] {
+        shift_clock(step);
+        assert!(session.now_ms().unwrap().abs_diff(source()) < PAUSE);
+        // Also by a message that was on its way for long.
+        session.follow_clock(&mut clock, source() - 2 * PAUSE).unwrap();
+        let ahead = session.clock_shift_ms().unwrap();
+        assert!(ahead.abs_diff(60_000 - step) < PAUSE, "{ahead} after a step to {step}");
+    }
+}
+
 #[test]
 fn a_flipped_bit_of_the_clock_is_damage_and_not_another_time() {
     let fixture = TestRegion::with_bytes(64 << 20);
@@ -112,4 +197,19 @@ fn a_flipped_bit_of_the_clock_is_damage_and_not_another_time() {
     assert!(found.contains("the clock of expiry has a flipped bit"), "{found}");
     file.write_all_at(&[0; 8], EXPIRY_CLOCK).unwrap();
     assert!(session.get(ns, b"early").unwrap().is_some());
+    // The words of its anchor.
+    for at in [EXPIRY_CLOCK + 8, EXPIRY_CLOCK + 16] {
+        let mut intact = [0; 8];
+        file.read_exact_at(&mut intact, at).unwrap();
+        assert_ne!(intact, [0; 8]);
+        let mut flipped = intact;
+        flipped[4] ^= 1;
+        file.write_all_at(&flipped, at).unwrap();
+        assert!(matches!(session.now_ms(), Err(Error::Damaged { .. })));
+        std::fs::copy(&path, &copy).unwrap();
+        let found = format!("{:?}", check(&copy).unwrap());
+        assert!(found.contains("the clock of expiry has a flipped bit"), "{found}");
+        file.write_all_at(&intact, at).unwrap();
+    }
+    session.now_ms().unwrap();
 }

@@ -24,6 +24,10 @@ const VOTER_SILENT_MS: u64 = 5_000;
 /// A member that lags by more than this gives an alarm: a fail-over to it would take as long.
 const LAG_MS_MAX: u64 = 1000;
 
+/// A clock of expiry that differs from the wall clock of the host by this gives an alarm, as a
+/// difference between hosts gives a warning; and until it differs by less than half of it.
+const CLOCK_SHIFT_MS: u64 = 1000;
+
 /// A copy with less than this part of its heap free gives an alarm, in percent.
 const FREE_PERCENT_MIN: u64 = 10;
 
@@ -171,6 +175,13 @@ alarms! {
          than half of them are left. Find out why the partition changes its owner so often. Move \
          its records to another partition before none is left: then a drain is refused, and no \
          host takes over.";
+    CLOCK_SHIFTED = "NS-5019" Minor "clock-shifted"
+        "The clock by which the partition's records expire differs from the wall clock of this \
+         host, which was stepped (`NS-3029`), or differs from that of an earlier owner. Times to \
+         live are right; times that clients compute by their own clocks (`EXPIREAT`, `PXAT`) are \
+         wrong by the difference, which shrinks by 1 % of the time that passes. Check NTP of all \
+         hosts. If this host is the owner, its clock is right now, and that takes too long: \
+         restart its node with `cluster.expiry_clock = \"host\"`.";
 }
 
 /// A condition that holds.
@@ -246,6 +257,10 @@ pub(crate) fn raised(
             let detail = format!("{} promotions are left", copy.promotions_left);
             raise(PROMOTIONS_USED, partition.clone(), detail);
         }
+        let is_raised = failures.is_raised(CLOCK_SHIFTED, &partition);
+        if let Some(detail) = clock_shifted(copy.clock_shift_ms, is_raised) {
+            raise(CLOCK_SHIFTED, partition.clone(), detail);
+        }
         if let Some(detail) = nearly_full(copy, failures.is_raised(NEARLY_FULL, &partition)) {
             raise(NEARLY_FULL, partition, detail);
         }
@@ -277,6 +292,18 @@ fn nearly_full(copy: &CopyStatus, is_raised: bool) -> Option<String> {
     });
     (per_mille < FREE_PERCENT_MIN * part / 10)
         .then(|| format!("{} of {} bytes are free{why}", copy.bytes_free, copy.bytes_max))
+}
+
+/// How far the clock of expiry is from that of the host, if that is much: half of it if the alarm
+/// is raised.
+fn clock_shifted(shift_ms: i64, is_raised: bool) -> Option<String> {
+    let most_ms = if is_raised { CLOCK_SHIFT_MS / 2 } else { CLOCK_SHIFT_MS };
+    let (distance, where_to) =
+        (shift_ms.unsigned_abs(), if shift_ms < 0 { "behind" } else { "ahead of" });
+    (distance >= most_ms).then(|| {
+        let (seconds, tenths) = (distance / 1000, distance % 1000 / 100);
+        format!("{seconds}.{tenths} s {where_to} the clock of this host")
+    })
 }
 
 /// Why the membership decides nothing, as far as this host knows.

@@ -1,5 +1,7 @@
 //! The cluster file: hosts, partitions and the lease, the same on all hosts.
 
+mod choices;
+mod raw;
 mod etcd;
 mod shared;
 mod sites;
@@ -18,9 +20,9 @@ use nearstate_model::limits::{REGION_BYTES_MAX, REGION_BYTES_MIN};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, HostAddress, Tls};
 use nearstate_store::{NamespaceRules, ReplicationPolicy};
-use serde::Deserialize;
 
-use self::etcd::{EtcdFile, RawEtcd};
+use self::etcd::EtcdFile;
+use self::raw::{RawFile, RawHost, RawPartition, RawTls};
 use crate::settings::{parse_address, parse_time, read_bounded};
 
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
@@ -36,116 +38,6 @@ const ELECTION_MIN: Duration = Duration::from_millis(50);
 
 /// The longest name of a cluster: its bytes are the id in messages between members.
 const CLUSTER_NAME_BYTES_MAX: usize = 16;
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawFile {
-    cluster: RawCluster,
-    tls: Option<RawTls>,
-    etcd: Option<RawEtcd>,
-    #[serde(default, rename = "host")]
-    hosts: Vec<RawHost>,
-    #[serde(default, rename = "partition")]
-    partitions: Vec<RawPartition>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawCluster {
-    name: String,
-    #[serde(default = "default_lease")]
-    lease: String,
-    copies: u8,
-    #[serde(default = "default_acknowledgements")]
-    acknowledgements: u8,
-    #[serde(default = "default_when_copy_missing")]
-    when_copy_missing: String,
-    #[serde(default = "default_engine")]
-    engine: String,
-    election: Option<String>,
-    #[serde(default = "default_regions")]
-    regions: String,
-    #[serde(default = "default_directory")]
-    directory: String,
-    #[serde(default = "default_namespaces")]
-    namespaces: Vec<String>,
-    #[serde(default)]
-    replicated: Vec<String>,
-    #[serde(default)]
-    local: Vec<String>,
-    #[serde(default)]
-    insecure: bool,
-    #[serde(default = "default_kill_stopped")]
-    kill_stopped: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawTls {
-    certificate: String,
-    key: String,
-    ca: PathBuf,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawHost {
-    id: u16,
-    name: String,
-    peer: String,
-    membership: String,
-    clients: Option<String>,
-    #[serde(default = "default_votes")]
-    votes: bool,
-    #[serde(default)]
-    witness: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawPartition {
-    id: u32,
-    name: String,
-    group: Vec<String>,
-    port: u16,
-    tls_port: Option<u16>,
-    nudsf_port: Option<u16>,
-    nudsf_tls_port: Option<u16>,
-    metrics_port: Option<u16>,
-    #[serde(default = "default_region_max")]
-    region_max: String,
-}
-
-fn default_lease() -> String {
-    "300ms".to_owned()
-}
-fn default_acknowledgements() -> u8 {
-    2
-}
-fn default_when_copy_missing() -> String {
-    "stop".to_owned()
-}
-fn default_engine() -> String {
-    "raft".to_owned()
-}
-fn default_regions() -> String {
-    "/dev/shm/nearstate-{cluster}-{host}-{partition}".to_owned()
-}
-fn default_directory() -> String {
-    "/var/lib/nearstate/{cluster}-{host}".to_owned()
-}
-fn default_namespaces() -> Vec<String> {
-    vec!["*".to_owned()]
-}
-const fn default_kill_stopped() -> bool {
-    true
-}
-const fn default_votes() -> bool {
-    true
-}
-fn default_region_max() -> String {
-    "1GiB".to_owned()
-}
 
 /// The rules for namespaces: the lists are tried in this order.
 fn rules_of(
@@ -214,6 +106,8 @@ pub(crate) struct ClusterFile {
     pub(crate) config: ClusterConfig,
     /// A stopped process that holds a lock is killed when a region changes its role.
     pub(crate) kills_stopped: bool,
+    /// The clock of expiry of an owned partition is the wall clock of its host.
+    pub(crate) is_host_clock: bool,
     regions: String,
     directory: String,
     tls: Option<RawTls>,
@@ -286,6 +180,7 @@ impl ClusterFile {
             ])?,
             config,
             kills_stopped: cluster.kill_stopped,
+            is_host_clock: choices::is_host_clock(&cluster.expiry_clock)?,
             regions: cluster.regions,
             directory: cluster.directory,
             tls: raw.tls,

@@ -99,6 +99,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "file_system_bytes_free": copy.file_system_bytes_free,
         "file_system_known": copy.is_file_system_known,
         "bytes_max": copy.bytes_max,
+        "clock_shift_ms": copy.clock_shift_ms,
         "members": members.collect::<Vec<_>>(),
     })
 }

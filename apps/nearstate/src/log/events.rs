@@ -224,4 +224,8 @@ events! {
         "The membership did not answer in the last step of `nearstate cluster drain`, and may \
          decide it later. `NS-5015` is raised until it has. Start a majority of the voters, or \
          etcd.";
+    CLOCK_STEPPED = "NS-3029" Warn "the wall clock of this host was stepped",
+        "`seconds` forward, or back if it is negative. Records of a cluster's partitions end when \
+         they would have ended without it (`NS-5019`). Find out why: NTP steps a clock at a start, \
+         and slews it later. Let the node start after the clock is set (`time-sync.target`).";
 }

@@ -536,6 +536,7 @@ fn start(
         copies: copies.iter().map(OpenCopy::config).collect(),
         tls: tls.clone().map(|tls| tls.client),
         kills_stopped: file.kills_stopped,
+        is_host_clock: file.is_host_clock,
         highest: level::highest(),
         namespaces,
         on_peer_event: peers::on_member_event,

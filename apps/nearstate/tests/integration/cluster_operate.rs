@@ -15,7 +15,7 @@ impl Hosts {
     }
 
     /// The metrics page of a host.
-    fn page(&self, number: usize) -> String {
+    pub(crate) fn page(&self, number: usize) -> String {
         http(&self.address(number, 0), "/metrics").1
     }
 
@@ -43,7 +43,7 @@ impl Hosts {
         alarms.map(one).collect()
     }
 
-    fn has_alarm(&self, id: &str, state: &str) -> bool {
+    pub(crate) fn has_alarm(&self, id: &str, state: &str) -> bool {
         self.alarms().iter().any(|alarm| alarm[0] == id && alarm[1] == state)
     }
 }

@@ -1,7 +1,8 @@
 /*
  * Preloaded into a node (LD_PRELOAD): its CLOCK_REALTIME differs from that of the machine, as on a
  * host without NTP. SHIFTED_CLOCK names a file with the difference in milliseconds, as a signed
- * integer of 64 bits. A test that changes it steps the clock. Other clocks are those of the machine.
+ * integer of 64 bits. A test that changes it steps the clock. Other clocks are those of the
+ * machine.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -44,6 +44,7 @@ pub(crate) fn healthy() -> ClusterStatus {
         is_file_system_known: true,
         bytes_max: 100,
         promotions_left: PROMOTIONS_MAX,
+        clock_shift_ms: 0,
         members: vec![member(2), member(3)],
     };
     let engine =
@@ -92,6 +93,9 @@ fn each_condition_raises_its_alarm() {
     let used = |left| move |status: &mut ClusterStatus| status.copies[0].promotions_left = left;
     assert_eq!(ids(used(PROMOTIONS_MAX / 2)), Vec::<&str>::new());
     assert_eq!(ids(used(PROMOTIONS_MAX / 2 - 1)), ["NS-5018"]);
+    let shifted = |ms| move |status: &mut ClusterStatus| status.copies[0].clock_shift_ms = ms;
+    assert_eq!(ids(shifted(999)), Vec::<&str>::new());
+    assert_eq!([ids(shifted(1000)), ids(shifted(-3_600_000))], [["NS-5019"], ["NS-5019"]]);
     let held = |status: &mut ClusterStatus| {
         status.copies[0].role = "draining";
         status.copies[0].is_drain_undecided = true;

@@ -124,6 +124,20 @@ fn a_witness_votes_and_one_copy_of_two_suffices_after_a_time() {
 }
 
 #[test]
+fn the_clock_of_expiry_is_steady_or_that_of_the_host() {
+    let with = |text: &str| {
+        ClusterFile::parse(&GOOD.replacen("copies = 3", &format!("copies = 3\n{text}"), 1))
+    };
+    for (text, is_host_clock) in
+        [("", false), ("expiry_clock = \"steady\"", false), ("expiry_clock = \"host\"", true)]
+    {
+        assert_eq!(with(text).unwrap().is_host_clock, is_host_clock, "{text}");
+    }
+    let refused = with("expiry_clock = \"ntp\"").unwrap_err();
+    assert!(refused.contains("\"ntp\": expected \"steady\" or \"host\""), "{refused}");
+}
+
+#[test]
 fn each_mistake_of_a_site_has_its_own_error() {
     let good = site("degrade after 10s");
     for (from, to, error) in [

@@ -264,12 +264,20 @@ pub(super) fn notices(
                 drop(messages.try_send(MainThreadMessage::Released(partition.id)));
             }
         }
+        ClusterNotice::ClockStepped { by_ms } => clock_stepped(*by_ms, &host_events),
         ClusterNotice::EngineRecovered => {
             let event = log::MEMBERSHIP_RECOVERED;
             log::emit(event, &[]);
             host_events.record(event, event.message);
         }
     })
+}
+
+fn clock_stepped(by_ms: i64, host_events: &HostEvents) {
+    let (sign, by) = (if by_ms < 0 { "-" } else { "" }, by_ms.unsigned_abs());
+    let seconds = format!("{sign}{}.{:03}", by / 1000, by % 1000);
+    log::emit(log::CLOCK_STEPPED, &[("seconds", &seconds)]);
+    host_events.record(log::CLOCK_STEPPED, &format!("seconds={seconds}"));
 }
 
 fn drain_undecided(partition: &str, reason: &str, host_events: &HostEvents) {

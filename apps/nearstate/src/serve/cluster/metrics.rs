@@ -104,6 +104,12 @@ const OF_COPY: [(&str, &str, CopyValue); 9] = [
     ("copy_bytes_max", "Bytes that this copy's heap can have.", |copy| copy.bytes_max),
 ];
 
+/// How far the clock of expiry of a copy is ahead of that of the host.
+fn clock_shift_seconds(copy: &CopyStatus) -> f64 {
+    let distance = seconds(copy.clock_shift_ms.unsigned_abs().saturating_mul(1_000_000));
+    if copy.clock_shift_ms < 0 { -distance } else { distance }
+}
+
 impl Collector for ClusterSample {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (to, status) = (&mut encoder, &self.status);
@@ -128,6 +134,10 @@ impl Collector for ClusterSample {
         let leases =
             leases.map(|copy| ([("partition", name(copy))], seconds(copy.lease_ms * 1_000_000)));
         gauges(to, "lease_seconds", "Time until the lease of this host ends.", leases)?;
+        let shifts = status.copies.iter();
+        let shifts = shifts.map(|copy| ([("partition", name(copy))], clock_shift_seconds(copy)));
+        let help = "How far the clock of expiry is ahead of the wall clock of this host.";
+        gauges(to, "clock_shift_seconds", help, shifts)?;
         let room = directory_space(file, host).and_then(|space| space.bytes_free);
         let room = room.map(|bytes| ([("host", host.name.clone())], bytes));
         let help = "Bytes that the file system of cluster.directory has left.";

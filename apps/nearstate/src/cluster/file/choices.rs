@@ -1,0 +1,10 @@
+//! Keys of which each value is a word.
+
+/// `cluster.expiry_clock`: `steady`, or `host`: the wall clock of the owner's host, with its steps.
+pub(super) fn is_host_clock(text: &str) -> Result<bool, String> {
+    match text {
+        "steady" => Ok(false),
+        "host" => Ok(true),
+        _ => Err(format!("cluster.expiry_clock {text:?}: expected \"steady\" or \"host\"")),
+    }
+}
