@@ -9,3 +9,4 @@ mod keys;
 pub use engine::EtcdEngine;
 pub use gateway::EtcdEndpoint;
 pub use gateway::EtcdSettings;
+pub use gateway::EtcdUser;

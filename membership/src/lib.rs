@@ -9,7 +9,7 @@ mod own_machine;
 mod engine_thread;
 mod limits;
 
-pub use etcd::{EtcdEndpoint, EtcdEngine, EtcdSettings};
+pub use etcd::{EtcdEndpoint, EtcdEngine, EtcdSettings, EtcdUser};
 pub use raft::{
     MachineFactory, MemberTls, MembershipConfig, MembershipHost, RaftEngine, ReportSource,
     ask_for_report,

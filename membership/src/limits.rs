@@ -85,6 +85,9 @@ pub(crate) const ENTRIES_READ_MAX: u64 = 64;
 /// The largest reply of etcd: 64 commands of 4 KiB and a snapshot of 1 MiB, as text.
 pub(crate) const ETCD_REPLY_BYTES_MAX: usize = 4 << 20;
 
+/// What is read of an error of etcd, in bytes. It has some hundred.
+pub(crate) const ETCD_ERROR_BYTES_MAX: usize = 4 << 10;
+
 /// A request to etcd takes at least this long before the next endpoint is asked.
 pub(crate) const ETCD_CALL_MIN: Duration = Duration::from_millis(200);
 

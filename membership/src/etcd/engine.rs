@@ -31,7 +31,7 @@ use crate::raft::{
 
 use super::applied::AppliedFile;
 use super::client::{EtcdClient, Known};
-use super::gateway::{EtcdSettings, Gateway};
+use super::gateway::{EtcdSettings, Gateway, is_cancelled};
 use super::keys::EtcdKeys;
 
 /// What the tasks of an engine share.
@@ -247,7 +247,13 @@ async fn watch(shared: &EtcdShared) {
     loop {
         // One that could not begin has left its endpoint already.
         if let Ok(mut body) = gateway.watch(&keys.watch(), ETCD_WATCH_MAX).await {
-            while let Ok(Some(Ok(_))) = timeout(ETCD_WATCH_MAX, body.frame()).await {
+            while let Ok(Some(Ok(frame))) = timeout(ETCD_WATCH_MAX, body.frame()).await {
+                if frame.data_ref().is_some_and(|part| is_cancelled(part)) {
+                    gateway.forget_token();
+                    // The host reads meanwhile. A user without the permission is refused again.
+                    sleep(RETRY_INTERVAL).await;
+                    break;
+                }
                 shared.changed.notify_one();
             }
             gateway.close();

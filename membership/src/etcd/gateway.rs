@@ -3,25 +3,27 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Request, Response};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use nearstate_model::Error;
 use nearstate_node::ClientTls;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::limits::ETCD_REPLY_BYTES_MAX;
+use crate::limits::{ETCD_ERROR_BYTES_MAX, ETCD_REPLY_BYTES_MAX, RETRY_INTERVAL};
 use crate::raft::{MemberStream, tune};
 
 /// An address of an etcd member for clients.
@@ -67,6 +69,30 @@ impl fmt::Display for EtcdEndpoint {
     }
 }
 
+/// A user of etcd. The gateway does not take a client's certificate for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdUser {
+    /// Its name.
+    pub name: String,
+    /// The file with its password, which is read whenever a token is asked for. A line break at its
+    /// end does not count.
+    pub password_file: PathBuf,
+}
+
+impl EtcdUser {
+    /// Reads the password.
+    ///
+    /// # Errors
+    /// `BadArgument`: the file cannot be read.
+    pub fn password(&self) -> Result<String, Error> {
+        let path = &self.password_file;
+        let text = fs::read_to_string(path).map_err(|error| Error::BadArgument {
+            detail: format!("etcd.password_file: {}: {error}", path.display()),
+        })?;
+        Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    }
+}
+
 /// How etcd is reached.
 #[derive(Clone, Debug)]
 pub struct EtcdSettings {
@@ -74,6 +100,8 @@ pub struct EtcdSettings {
     pub endpoints: Vec<EtcdEndpoint>,
     /// Certificates for `https`.
     pub tls: Option<ClientTls>,
+    /// A user of etcd. Without one, etcd must not require it.
+    pub user: Option<EtcdUser>,
     /// True: after each snapshot, etcd forgets the history of all its keys before the snapshot that
     /// was replaced.
     pub compacts: bool,
@@ -88,6 +116,10 @@ pub(super) struct Gateway {
     /// The endpoint that is used, or tried next.
     at: usize,
     connection: Option<GatewayConnection>,
+    /// What etcd has given to the user; empty if it requires none. `None`: it is to be asked for.
+    token: Option<String>,
+    /// When etcd has refused the user, and why.
+    denied: Option<(Instant, String)>,
     /// Calls that failed since the last reply.
     failures: u32,
     /// The kernel gives up what is not acknowledged for this long: a request from before a cut does
@@ -101,6 +133,76 @@ struct GatewayConnection {
     task: AbortHandle,
 }
 
+impl GatewayConnection {
+    async fn post(
+        &mut self,
+        path: &str,
+        body: &Value,
+        token: &str,
+    ) -> io::Result<Response<Incoming>> {
+        let mut request = Request::post(path).header(HOST, "etcd");
+        if !token.is_empty() {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request = request
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(serde_json::to_vec(body)?)))
+            .map_err(io::Error::other)?;
+        self.sender.ready().await.map_err(io::Error::other)?;
+        self.sender.send_request(request).await.map_err(io::Error::other)
+    }
+
+    /// Asks for a token of a user.
+    async fn authenticate(&mut self, user: &EtcdUser) -> io::Result<String> {
+        let (name, reading) = (user.name.clone(), user.clone());
+        let password =
+            spawn_blocking(move || reading.password()).await.map_err(io::Error::other)?;
+        let body = json!({ "name": name, "password": password.map_err(io::Error::other)? });
+        let reply = self.post("/v3/auth/authenticate", &body, "").await?;
+        if reply.status().is_success() {
+            let reply: Value = serde_json::from_slice(&whole(reply).await?)?;
+            let token = reply.get("token").and_then(Value::as_str);
+            return token.map(str::to_owned).ok_or_else(|| io::Error::other("etcd gives no token"));
+        }
+        // Users are enabled later.
+        let is_needless = reply.status() == StatusCode::PRECONDITION_FAILED;
+        let error = failure(reply).await;
+        if is_needless {
+            return Ok(String::new());
+        }
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, error))
+    }
+}
+
+async fn whole(reply: Response<Incoming>) -> io::Result<Bytes> {
+    let body = Limited::new(reply.into_body(), ETCD_REPLY_BYTES_MAX).collect().await;
+    Ok(body.map_err(io::Error::other)?.to_bytes())
+}
+
+/// The error that a reply says, in one line.
+async fn failure(reply: Response<Incoming>) -> io::Error {
+    let (status, mut body, mut text) = (reply.status(), reply.into_body(), Vec::new());
+    while text.len() < ETCD_ERROR_BYTES_MAX
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        let data = frame.data_ref().map_or(&[][..], |data| data);
+        text.extend(data.iter().take(ETCD_ERROR_BYTES_MAX - text.len()));
+    }
+    let said = serde_json::from_slice(&text).ok();
+    let said = said.as_ref().and_then(|said: &Value| said.get("error")?.as_str());
+    let text = said.map_or_else(|| String::from_utf8_lossy(&text).into_owned(), str::to_owned);
+    let text = text.replace(char::is_control, " ");
+    io::Error::other(format!("etcd answers with status {status}: {}", text.trim()))
+}
+
+/// Whether a part of a watch says that etcd does not watch: the token is not valid any more.
+pub(super) fn is_cancelled(part: &[u8]) -> bool {
+    part.windows(CANCELLED.len()).any(|bytes| bytes == CANCELLED)
+}
+
+/// How the gateway says it.
+const CANCELLED: &[u8] = b"\"canceled\":true";
+
 impl Drop for GatewayConnection {
     fn drop(&mut self) {
         self.task.abort();
@@ -110,7 +212,8 @@ impl Drop for GatewayConnection {
 impl Gateway {
     /// Begins with one of the endpoints.
     pub(super) fn new(settings: EtcdSettings, at: usize, unacknowledged: Duration) -> Self {
-        Self { settings, at, connection: None, failures: 0, unacknowledged }
+        let (connection, token, denied) = (None, None, None);
+        Self { settings, at, connection, token, denied, failures: 0, unacknowledged }
     }
 
     async fn connect(&self) -> io::Result<GatewayConnection> {
@@ -133,6 +236,26 @@ impl Gateway {
         Ok(GatewayConnection { sender, task })
     }
 
+    /// The token of the user, if there is one. A user that was refused is not tried again for a
+    /// while: etcd needs much time to check a password, also a wrong one.
+    async fn token(&mut self, connection: &mut GatewayConnection) -> io::Result<String> {
+        let Some(user) = &self.settings.user else { return Ok(String::new()) };
+        if let Some(token) = &self.token {
+            return Ok(token.clone());
+        }
+        if let Some((when, why)) = &self.denied
+            && when.elapsed() < RETRY_INTERVAL
+        {
+            return Err(io::Error::other(why.clone()));
+        }
+        let token = connection.authenticate(user).await;
+        let is_denied = |error: &&io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let why = token.as_ref().err().filter(is_denied).map(ToString::to_string);
+        self.denied = why.map(|why| (Instant::now(), format!("etcd.user {:?}: {why}", user.name)));
+        self.token = token.as_ref().ok().cloned();
+        token
+    }
+
     /// Sends a request, unless that is not possible until this time.
     async fn send(
         &mut self,
@@ -145,20 +268,20 @@ impl Gateway {
             Some(connection) if !connection.sender.is_closed() => connection,
             Some(_) | None => self.connect().await?,
         };
+        let token = self.token(&mut connection).await?;
         if until.is_some_and(|until| Instant::now() >= until) {
             return Err(io::Error::other("no connection to etcd in time"));
         }
-        let request = Request::post(path)
-            .header(HOST, "etcd")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(serde_json::to_vec(body)?)))
-            .map_err(io::Error::other)?;
-        let reply = connection.sender.send_request(request).await.map_err(io::Error::other)?;
+        let reply = connection.post(path, body, &token).await?;
         self.connection = Some(connection);
         if reply.status().is_success() {
             return Ok(reply);
         }
-        Err(io::Error::other(format!("etcd answers with status {}", reply.status())))
+        // The token has ended, or users were enabled.
+        if matches!(reply.status(), StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED) {
+            self.token = None;
+        }
+        Err(failure(reply).await)
     }
 
     /// Sends a request and returns its reply. After a failure the next endpoint is used, and waited
@@ -174,9 +297,7 @@ impl Gateway {
         let call_max = max * (1 << self.failures.min(DOUBLINGS_MAX));
         let exchange = async {
             let reply = self.send(path, body, until).await?;
-            let body = Limited::new(reply.into_body(), ETCD_REPLY_BYTES_MAX).collect().await;
-            let body = body.map_err(io::Error::other)?.to_bytes();
-            Ok(serde_json::from_slice(&body)?)
+            Ok(serde_json::from_slice(&whole(reply).await?)?)
         };
         let done = timeout(call_max, exchange).await;
         let done = done.unwrap_or_else(|_| Err(io::Error::other("etcd does not answer in time")));
@@ -197,6 +318,11 @@ impl Gateway {
             self.close();
         }
         begun.map(Response::into_body)
+    }
+
+    /// The next request asks for a new token.
+    pub(super) fn forget_token(&mut self) {
+        self.token = None;
     }
 
     /// Is there more than one endpoint?

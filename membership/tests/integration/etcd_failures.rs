@@ -29,7 +29,7 @@ fn a_state_machine_that_panics_at_a_command_of_etcd_is_a_failure_that_passes() {
 fn an_engine_that_panics_says_so_and_goes_on() {
     let cluster = Cluster::new(1);
     let endpoints = vec![EtcdEndpoint::parse(&format!("http://{}", free_address())).unwrap()];
-    let settings = EtcdSettings { endpoints, tls: None, compacts: true };
+    let settings = EtcdSettings { endpoints, tls: None, user: None, compacts: true };
     // The first event is that etcd does not answer.
     let panics = AtomicBool::new(true);
     let waker = move || assert!(!panics.swap(false, Ordering::AcqRel), "as planned");

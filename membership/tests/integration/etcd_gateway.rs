@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nearstate_membership::{EtcdEndpoint, EtcdSettings};
+use nearstate_membership::{EtcdEndpoint, EtcdSettings, EtcdUser};
 
-use crate::etcd_process::Etcd;
-use crate::fixture::{Cluster, Host, free_address, until};
+use crate::etcd_process::{Etcd, until_failed};
+use crate::fixture::{Cluster, Host, LONG, free_address, until};
 
 /// A gateway that answers all requests in the same way, but a watch, and keeps their paths.
 #[derive(Clone, Default)]
@@ -69,7 +69,7 @@ impl ScriptedGateway {
 fn settings(addresses: &[SocketAddr]) -> EtcdSettings {
     let endpoint = |at: &SocketAddr| EtcdEndpoint::parse(&format!("http://{at}")).unwrap();
     let endpoints = addresses.iter().map(endpoint).collect();
-    EtcdSettings { endpoints, tls: None, compacts: true }
+    EtcdSettings { endpoints, tls: None, user: None, compacts: true }
 }
 
 /// The watch begins with the second endpoint, which refuses.
@@ -96,4 +96,58 @@ fn a_cluster_is_created_although_an_endpoint_is_silent() {
     let host = Host::start_etcd(config, settings(&addresses)).unwrap();
     host.engine.initialize(&BTreeSet::from([1])).unwrap();
     assert_eq!(etcd.count("nearstate/east/created"), 1);
+}
+
+/// With more than is kept of an error.
+#[test]
+fn an_error_of_etcd_says_what_it_says() {
+    let exceeded = "etcdserver: mvcc: database space exceeded";
+    for (body, said) in [
+        (format!("{{\"error\":\"{exceeded}\",\"code\":8}}"), exceeded),
+        (format!("one line\nand another{}", " x".repeat(100_000)), "one line and another x"),
+    ] {
+        let (_, address) = ScriptedGateway::start("429 Too Many Requests", body);
+        let cluster = Cluster::new(1);
+        let host = Host::start_etcd(cluster.config(1), settings(&[address])).unwrap();
+        until_failed(&host, &format!("etcd answers with status 429 Too Many Requests: {said}"));
+        let failure = host.engine.status().failure.unwrap();
+        assert!(!failure.contains('\n') && failure.len() < 5000, "{failure}");
+    }
+}
+
+/// It may use the keys of its cluster only, and its token ends: it is one of a member that starts.
+#[test]
+fn etcd_takes_commands_of_a_user() {
+    let mut etcd = Etcd::start(1);
+    let cluster = Cluster::new(2);
+    let password_file = cluster.place.path().join("password");
+    std::fs::write(&password_file, "nearstate password\n").unwrap();
+    let user = Some(EtcdUser { name: "nearstate".to_owned(), password_file });
+    let with_user = EtcdSettings { user, ..etcd.settings() };
+    let host = Host::start_etcd(cluster.config(1), with_user.clone()).unwrap();
+    etcd.until_answers();
+    until("the cluster is created", || host.engine.initialize(&[1, 2].into()).is_ok());
+    let propose = |text: &str| {
+        host.engine.propose_and_wait(text.as_bytes().to_vec(), LONG).unwrap();
+    };
+    propose("without users");
+    etcd.require_users();
+    propose("with a user");
+    etcd.kill(0);
+    etcd.run(0);
+    propose("with another token");
+    let other = Host::start_etcd(cluster.config(2), etcd.settings()).unwrap();
+    until_failed(&other, "user name is empty");
+    drop(other);
+    let other = Host::start_etcd(cluster.config(2), with_user.clone()).unwrap();
+    other.until(|text, _| text == "without users\nwith a user\nwith another token\n");
+    drop(other);
+    std::fs::write(&with_user.user.as_ref().unwrap().password_file, "wrong").unwrap();
+    let other = Host::start_etcd(cluster.config(2), with_user).unwrap();
+    until_failed(&other, "etcd.user \"nearstate\": etcd answers with status 400");
+    // The user has no other permission.
+    let revoked = "{\"name\":\"nearstate\",\"role\":\"nearstate\"}";
+    let revoked = etcd.post("auth/user/revoke", &etcd.root_token(), revoked);
+    assert!(revoked.contains("200 OK"), "{revoked}");
+    until_failed(&host, "permission denied");
 }

@@ -118,11 +118,42 @@ impl Etcd {
     }
 
     pub(crate) fn ask(&self, path: &str, body: &str) -> String {
+        self.post(&format!("kv/{path}"), "", body)
+    }
+
+    /// Requires users from now on.
+    pub(crate) fn require_users(&self) {
+        let (key, end) = (code("nearstate/east/"), code("nearstate/east0"));
+        let permission =
+            format!("{{\"permType\":\"READWRITE\",\"key\":\"{key}\",\"range_end\":\"{end}\"}}");
+        for name in ["root", "nearstate"] {
+            let user = format!("{{\"name\":\"{name}\",\"password\":\"{name} password\"}}");
+            self.post("auth/user/add", "", &user);
+            self.post("auth/role/add", "", &format!("{{\"name\":\"{name}\"}}"));
+            let role = format!("{{\"user\":\"{name}\",\"role\":\"{name}\"}}");
+            self.post("auth/user/grant", "", &role);
+        }
+        let granted = format!("{{\"name\":\"nearstate\",\"perm\":{permission}}}");
+        self.post("auth/role/grant", "", &granted);
+        self.post("auth/enable", "", "{}");
+    }
+
+    /// A token of the user `root`.
+    pub(crate) fn root_token(&self) -> String {
+        let root = "{\"name\":\"root\",\"password\":\"root password\"}";
+        let reply = self.post("auth/authenticate", "", root);
+        let token = reply.split("\"token\":\"").nth(1).unwrap();
+        token.split('"').next().unwrap().to_owned()
+    }
+
+    pub(crate) fn post(&self, path: &str, token: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.members[0].0).unwrap();
+        let token =
+            if token.is_empty() { String::new() } else { format!("Authorization: {token}\r\n") };
         write!(
             stream,
-            "POST /v3/kv/{path} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+            "POST /v3/{path} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\
+             {token}Content-Length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();
@@ -159,7 +190,7 @@ impl Etcd {
             ClientTls::read(&authority, Some((&certificate, &key))).unwrap()
         });
         let endpoints = self.members.iter().map(endpoint).collect();
-        EtcdSettings { endpoints, tls, compacts: true }
+        EtcdSettings { endpoints, tls, user: None, compacts: true }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearstate_membership::{EtcdEndpoint, EtcdSettings};
+use nearstate_membership::{EtcdEndpoint, EtcdSettings, EtcdUser};
 use nearstate_model::Result;
 use nearstate_node::ClientTls;
 use serde::Deserialize;
@@ -14,6 +14,8 @@ pub(super) struct RawEtcd {
     ca: Option<PathBuf>,
     certificate: Option<String>,
     key: Option<String>,
+    user: Option<String>,
+    password_file: Option<String>,
     compact: Option<bool>,
 }
 
@@ -24,6 +26,8 @@ pub(super) struct EtcdFile {
     ca: Option<PathBuf>,
     /// Certificate and key of a host, with `{host}`.
     own: Option<(String, String)>,
+    /// A user, and the file with its password, with `{host}`.
+    user: Option<(String, String)>,
     /// Etcd is told to forget old history.
     compacts: bool,
 }
@@ -58,11 +62,18 @@ impl EtcdFile {
                 return Err("etcd.certificate and etcd.key belong together".to_owned());
             }
         };
+        let user = match (raw.user, raw.password_file) {
+            (Some(user), Some(file)) => Some((user, file)),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err("etcd.user and etcd.password_file belong together".to_owned());
+            }
+        };
         if raw.ca.is_none() && (own.is_some() || endpoints.iter().any(|one| one.is_tls)) {
             return Err("https endpoints and certificates of etcd require etcd.ca".to_owned());
         }
         let compacts = raw.compact.unwrap_or(true);
-        Ok(Some(Self { endpoints, ca: raw.ca, own, compacts }))
+        Ok(Some(Self { endpoints, ca: raw.ca, own, user, compacts }))
     }
 
     /// All endpoints, for people.
@@ -83,12 +94,17 @@ impl EtcdFile {
     /// The endpoints and the certificates of a host, in whose paths `filled` replaces `{host}`.
     ///
     /// # Errors
-    /// `BadArgument`: a certificate that cannot be read.
+    /// `BadArgument`: a certificate or a password that cannot be read.
     pub(super) fn settings(&self, filled: impl Fn(&str) -> PathBuf) -> Result<EtcdSettings> {
         let own = self.own.as_ref().map(|(certificate, key)| (filled(certificate), filled(key)));
         let own = own.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
         let tls = self.ca.as_deref().map(|ca| ClientTls::read(ca, own)).transpose()?;
-        Ok(EtcdSettings { endpoints: self.endpoints.clone(), tls, compacts: self.compacts })
+        let user = self.user.as_ref().map(|(name, password)| EtcdUser {
+            name: name.clone(),
+            password_file: filled(password),
+        });
+        user.as_ref().map(EtcdUser::password).transpose()?;
+        Ok(EtcdSettings { endpoints: self.endpoints.clone(), tls, user, compacts: self.compacts })
     }
 }
 
@@ -117,10 +133,21 @@ mod tests {
             ("endpoints = [\"10.0.0.1:2379\"]", "expected http://"),
             ("endpoints = [\"https://etcd:2379\"]", "require etcd.ca"),
             ("endpoints = [\"http://etcd:2379\"]\nkey = \"/k\"", "belong together"),
+            ("endpoints = [\"http://etcd:2379\"]\nuser = \"u\"", "etcd.password_file belong"),
         ] {
             let refused = with(lines).unwrap_err();
             assert!(refused.contains(error), "{lines}: {refused}");
         }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("{host}.password").display().to_string();
+        let lines = format!("user = \"ns\"\npassword_file = {path:?}");
+        let file = with(&format!("endpoints = [\"http://10.0.0.1:2379\"]\n{lines}")).unwrap();
+        let host = file.host("a").unwrap();
+        let missing = file.etcd(host).unwrap_err().to_string();
+        assert!(missing.contains("etcd.password_file: ") && missing.contains("a.password"));
+        std::fs::write(folder.path().join("a.password"), "secret\n").unwrap();
+        let user = file.etcd(host).unwrap().unwrap().user.unwrap();
+        assert_eq!((user.name.as_str(), user.password().unwrap().as_str()), ("ns", "secret"));
         // Without `insecure` plaintext stays on this machine.
         for host in ["127.0.0.1", "[::1]", "localhost"] {
             let lines = format!("endpoints = [\"http://{host}:2379\"]");
