@@ -75,7 +75,7 @@ impl Session {
     /// For a thread that has time, as the region grows: each call replaces what writers have used
     /// since the last one. Pages are also mapped into this process, for its writers. Without a NUMA
     /// policy of the region they are on the node of this thread. They stay free memory of the
-    /// region, which [`Session::release_free_memory`] gives back.
+    /// region, which [`Session::release_free_memory`] returns to the host.
     ///
     /// Complexity: linear in the last 512 chunks; some 100 us for each chunk that gets pages.
     ///

@@ -299,12 +299,11 @@ impl Txn<'_> {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
         let mut set = self.set.borrow_mut();
-        let index = match set.last_entry_of(namespace.index, key) {
-            Some(index) => index,
-            None => {
-                let hash = set.session.hash(key);
-                set.entry(namespace.index, hash, key)?
-            }
+        let index = if let Some(index) = set.last_entry_of(namespace.index, key) {
+            index
+        } else {
+            let hash = set.session.hash(key);
+            set.entry(namespace.index, hash, key)?
         };
         set.put_with_metadata(index, value, metadata)
     }

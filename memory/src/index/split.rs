@@ -62,14 +62,13 @@ const MOVING_FEW: usize = 16;
 
 impl MovingEntries {
     fn push(&mut self, entry: u64) {
-        match self.few.get_mut(self.count) {
-            Some(place) => *place = entry,
-            None => {
-                if self.many.is_empty() {
-                    self.many.extend_from_slice(&self.few);
-                }
-                self.many.push(entry);
+        if let Some(place) = self.few.get_mut(self.count) {
+            *place = entry;
+        } else {
+            if self.many.is_empty() {
+                self.many.extend_from_slice(&self.few);
             }
+            self.many.push(entry);
         }
         self.count += 1;
     }

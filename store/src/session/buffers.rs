@@ -19,6 +19,10 @@ use crate::record::meta;
 use crate::record::{ENTRY, Form, size_of_block};
 use crate::session::copies::Copies;
 
+use self::composed_writes::{ComposedWrites, WriteIndex};
+
+pub(crate) mod composed_writes;
+
 /// The buffers of a session's transactions. There are as many as transactions were open at once.
 #[derive(Default)]
 pub(crate) struct BufferCache {
@@ -145,10 +149,6 @@ pub(crate) enum Write {
     Object { copy: usize },
 }
 
-/// The place of a write in its list of the buffers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WriteIndex(u32);
-
 /// The changes of a divided collection.
 #[derive(Clone, Debug)]
 pub(crate) struct ElementsWrite {
@@ -246,105 +246,6 @@ pub(crate) struct Buffers {
     scratch: Option<Box<IndexScratch>>,
 }
 
-/// The patches and the changes of divided collections that a transaction makes.
-#[derive(Debug, Default)]
-pub(crate) struct ComposedWrites {
-    /// The changed blocks of each patch. Those behind the used ones are kept for the patches of
-    /// later transactions.
-    patches: Vec<Vec<BlockWrite>>,
-    patches_used: usize,
-    /// The changes of each divided collection; `None` while one is being changed.
-    elements: Vec<Option<ElementsWrite>>,
-}
-
-impl ComposedWrites {
-    /// The changed blocks of a patch.
-    pub(crate) fn patch(&self, index: WriteIndex) -> &[BlockWrite] {
-        debug_assert!((index.0 as usize) < self.patches_used, "a patch of this transaction");
-        guaranteed(self.patches.get(index.0 as usize).map(Vec::as_slice), NO_WRITE)
-    }
-
-    fn patch_mut(&mut self, index: WriteIndex) -> &mut Vec<BlockWrite> {
-        debug_assert!((index.0 as usize) < self.patches_used, "a patch of this transaction");
-        guaranteed(self.patches.get_mut(index.0 as usize), NO_WRITE)
-    }
-
-    /// Adds a patch without changes.
-    pub(crate) fn add_patch(&mut self) -> WriteIndex {
-        if self.patches_used == self.patches.len() {
-            self.patches.push(Vec::new());
-        }
-        self.patches_used += 1;
-        let index = last_of(self.patches_used);
-        debug_assert!(self.patch(index).is_empty(), "a new patch has no changes");
-        index
-    }
-
-    /// Adds a patch with these changes.
-    pub(crate) fn add_patch_of(&mut self, changes: Vec<BlockWrite>) -> WriteIndex {
-        let index = self.add_patch();
-        *self.patch_mut(index) = changes;
-        index
-    }
-
-    /// Removes all writes. The memory of some small patches is kept.
-    #[inline]
-    fn clear(&mut self) {
-        if self.patches_used != 0 {
-            self.clear_patches();
-        }
-        self.elements.clear();
-    }
-
-    fn clear_patches(&mut self) {
-        self.patches.truncate(PATCHES_KEPT);
-        for changes in self.patches.iter_mut().take(self.patches_used) {
-            changes.clear();
-            if changes.capacity() > CHANGES_KEPT {
-                *changes = Vec::new();
-            }
-        }
-        self.patches_used = 0;
-    }
-
-    /// The changes of a divided collection.
-    pub(crate) fn elements(&self, index: WriteIndex) -> &ElementsWrite {
-        let elements = self.elements.get(index.0 as usize);
-        guaranteed(elements.and_then(Option::as_ref), NO_WRITE)
-    }
-
-    /// Adds the changes of a divided collection.
-    pub(crate) fn add_elements(&mut self, write: ElementsWrite) -> Write {
-        self.elements.push(Some(write));
-        Write::Elements(last_of(self.elements.len()))
-    }
-
-    /// Takes the changes of a divided collection, which are given back with
-    /// [`ComposedWrites::give_elements`].
-    pub(crate) fn take_elements(&mut self, index: WriteIndex) -> ElementsWrite {
-        guaranteed(self.elements.get_mut(index.0 as usize).and_then(Option::take), NO_WRITE)
-    }
-
-    /// Removes changes of a divided collection that change nothing.
-    pub(crate) fn drop_elements(&mut self, index: WriteIndex) {
-        self.take_elements(index);
-        if index.0 as usize + 1 == self.elements.len() {
-            self.elements.pop();
-        }
-    }
-
-    pub(crate) fn give_elements(&mut self, index: WriteIndex, write: ElementsWrite) {
-        let place = guaranteed(self.elements.get_mut(index.0 as usize), NO_WRITE);
-        invariant!(place.is_none(), "the changes of a collection were taken");
-        *place = Some(write);
-    }
-}
-
-/// Patches whose memory a session keeps between transactions, and the most changes of one that is
-/// kept: 20 KiB in all.
-const PATCHES_KEPT: usize = 64;
-const CHANGES_KEPT: usize = 16;
-
 /// Bytes that a session keeps between transactions; more is freed.
 const KEPT_MAX: usize = 1 << 20;
 
@@ -360,20 +261,15 @@ impl Buffers {
     /// After the commit: the version of an entry that was written; `None` if it was removed.
     #[inline]
     pub(crate) fn version_after(&self, index: usize) -> Option<u64> {
-        match self.plan.accesses.get(index) {
-            Some(access) => {
-                debug_assert!(
-                    access.version_after.is_some()
-                        == matches!(access.change, CellChange::Publish(_)),
-                    "a record has a version after the commit if and only if it was published"
-                );
-                access.version_after
-            }
-            None => {
-                debug_assert!(index == 0 && self.entries.len() == 1, "entry {index} has a version");
-                (self.only_version != 0).then_some(self.only_version)
-            }
-        }
+        let Some(access) = self.plan.accesses.get(index) else {
+            debug_assert!(index == 0 && self.entries.len() == 1, "entry {index} has a version");
+            return (self.only_version != 0).then_some(self.only_version);
+        };
+        debug_assert!(
+            access.version_after.is_some() == matches!(access.change, CellChange::Publish(_)),
+            "a record has a version after the commit if and only if it was published"
+        );
+        access.version_after
     }
 
     pub(crate) fn clear(&mut self) {
@@ -573,14 +469,6 @@ impl Buffers {
     }
 }
 
-const NO_WRITE: &str = "a write names what the buffers have of it";
-
-/// The index of the last of so many writes.
-fn last_of(writes: usize) -> WriteIndex {
-    let index = writes.checked_sub(1).and_then(|last| u32::try_from(last).ok());
-    WriteIndex(guaranteed(index, "a transaction has fewer than 2^32 writes"))
-}
-
 #[cold]
 fn too_many_kept(bytes: usize) -> Error {
     Error::TransactionTooLarge {
@@ -617,14 +505,6 @@ impl Write {
 
     pub(crate) const fn is_none(&self) -> bool {
         matches!(self, Self::None)
-    }
-}
-
-#[cfg(test)]
-impl ComposedWrites {
-    /// How many patches, and how many changes of them, the kept memory has room for.
-    fn kept(&self) -> (usize, usize) {
-        (self.patches.len(), self.patches.iter().map(Vec::capacity).sum())
     }
 }
 

@@ -59,7 +59,8 @@ impl Session {
     ///
     /// ```
     /// use nearstate_store::{BlockLayout, Outcome};
-    /// # use nearstate_store::{BlockChange, CreateOptions, Kind, Metadata, Region, Schema, TagSchema};
+    /// # use nearstate_store::{BlockChange, CreateOptions, Kind, Metadata, Region, Schema};
+    /// # use nearstate_store::TagSchema;
     /// # fn main() -> nearstate_store::Result<()> {
     /// # let dir = tempfile::tempdir().expect("a folder");
     /// # let region = Region::create(&dir.path().join("amf"), &CreateOptions::default())?;

@@ -11,7 +11,8 @@ use nearstate_model::{Result, invariant};
 use crate::record::Form;
 use crate::record::fields::{each_inline, is_block_name};
 use crate::record::meta::{Meta, Tags, expires_of, split};
-use crate::session::buffers::{BufferSpan, Buffers, ComposedWrites, TxnEntry, Write};
+use crate::session::buffers::composed_writes::ComposedWrites;
+use crate::session::buffers::{BufferSpan, Buffers, TxnEntry, Write};
 use crate::txn::write_set::{Stored, WriteSet};
 use crate::watch::event::{Change, EventKind, TagValue, VERSION_AT};
 

@@ -1,6 +1,6 @@
 //! Buffers return to their session.
 
-use super::{CHANGES_KEPT, PATCHES_KEPT};
+use super::composed_writes::{CHANGES_KEPT, PATCHES_KEPT};
 use crate::txn::write_set::WriteSet;
 use crate::{
     BlockChange, Condition, CreateOptions, Error, Kind, Region, RetryPolicy, Schema, Session,
