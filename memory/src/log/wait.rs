@@ -29,7 +29,7 @@ const WAIT_COUNTED_MAX: Duration = Duration::from_millis(1);
 const MEAN_SHARE: u64 = 8;
 
 /// Looks at the position between two looks at the time and at the processor.
-const TURNS_OF_LOOK: u32 = 16;
+const LOOKS_OF_CHECK: u32 = 16;
 
 /// The highest processor number, + 1. Linux has 8,192 processors at most.
 const CPUS_MAX: u64 = 1 << 16;
@@ -100,13 +100,13 @@ impl Member {
         (begin, timeout): (Instant, Duration),
     ) -> Result<PositionState> {
         let mean = self.mean_wait();
-        let mut turn = 0_u32;
+        let mut look = 0_u32;
         loop {
             let state = self.position_state(position)?;
             if state != PositionState::Pending {
                 return Ok(state);
             }
-            if turn.is_multiple_of(TURNS_OF_LOOK) {
+            if look.is_multiple_of(LOOKS_OF_CHECK) {
                 // An acknowledgement of an earlier position ends all announcements. Another waiter
                 // may have been the first since.
                 let is_first = is_announced(word) || announce_in(self.map())?;
@@ -117,7 +117,7 @@ impl Member {
                     return Ok(PositionState::Pending);
                 }
             }
-            turn = turn.wrapping_add(1);
+            look = look.wrapping_add(1);
             std::hint::spin_loop();
         }
     }

@@ -10,9 +10,9 @@
 //!     and the low half is the one of S2
 //! ```
 //!
-//! Either A3 sees S2 or S4 sees A1, so no waiter sleeps behind its acknowledgement. A waiter between
-//! S1 and S2 costs A3 no system call. A3 is repeated until no other thread has changed the word
-//! meanwhile: S1 of one waiter changes the word of another one that sleeps.
+//! Either A3 sees S2 or S4 sees A1, so no waiter sleeps behind its acknowledgement. A waiter
+//! between S1 and S2 costs A3 no system call. A3 is repeated until no other thread has changed the
+//! word meanwhile: S1 of one waiter changes the word of another one that sleeps.
 //!
 //! ```text
 //! waiter, the first one                       source that has sent everything

@@ -26,6 +26,8 @@ use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 use super::whole_copy::{check_origin, is_whole};
 
+const UNEXPECTED: &str = "the source sent a message that only a follower sends";
+
 /// What to follow, and how.
 pub struct FollowConfig<'c> {
     /// `host:port` of the source.
@@ -458,10 +460,7 @@ impl FollowerConnection<'_> {
                     let text = "a namespace that the copy was getting was removed: it joins anew";
                     return Err(Ended::Retry(text.to_owned()));
                 }
-                AppliedMessage::Unexpected => {
-                    let text = "the source sent a message that only a follower sends";
-                    return Err(Ended::Retry(text.to_owned()));
-                }
+                AppliedMessage::Unexpected => return Err(Ended::Retry(UNEXPECTED.to_owned())),
             }
         }
         // What is told may be carried out by this thread.

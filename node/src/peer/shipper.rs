@@ -97,15 +97,7 @@ impl Shipment<'_> {
             {
                 // More was committed. It leaves with what is gathered.
             } else if self.exchange(&mut pace)? {
-                // The acknowledgement ends the wait for it, and with it the mark of others that
-                // wait for what was committed meanwhile.
-                if session.is_replication_awaited()? {
-                    pace.awaited = session.log_tail_position()?;
-                    pace.note_wait(true);
-                }
-                self.take_acknowledgements(session, feed, &mut pace)?;
-                // Behind the call that wakes what waits for the acknowledgement.
-                pace.active = Stopwatch::start();
+                self.take_arrived(session, feed, &mut pace)?;
             } else if step != FeedStep::More && self.rest(session, &mut pace)? {
                 continue;
             }
@@ -332,6 +324,25 @@ impl Shipment<'_> {
     /// What a member is told that all members have; 0 outside a group.
     fn floor(&self) -> u64 {
         self.member.map_or(0, |_| self.shared.counted_floor())
+    }
+
+    /// Takes what has arrived, and wakes what waits for it.
+    fn take_arrived(
+        &mut self,
+        session: &Session,
+        feed: &mut LogFeed<'_>,
+        pace: &mut ShipPace,
+    ) -> Shipped<()> {
+        // The acknowledgement ends the wait for it, and with it the mark of others that wait for
+        // what was committed meanwhile.
+        if session.is_replication_awaited()? {
+            pace.awaited = session.log_tail_position()?;
+            pace.note_wait(true);
+        }
+        self.take_acknowledgements(session, feed, pace)?;
+        // Behind the call that wakes what waits for the acknowledgement.
+        pace.active = Stopwatch::start();
+        Ok(())
     }
 
     fn take_acknowledgements(

@@ -139,9 +139,9 @@ pub struct CommitStream<'s> {
     pinned: u32,
 }
 
-/// The entries that a consumer reads under one pin. It is as old as the first one then, and what was
-/// retired since is not used again before it is released: some microseconds, for a consumer that
-/// reads on.
+/// The entries that a consumer reads under one pin. It is as old as the first one then, and what
+/// was retired since is not used again before it is released: some microseconds, for a consumer
+/// that reads on.
 const ENTRIES_OF_PIN: u32 = 16;
 
 impl Session {

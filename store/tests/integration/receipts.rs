@@ -109,8 +109,8 @@ fn a_wait_is_announced_before_a_thread_sleeps_for_it_until_the_next_acknowledgem
     assert!(!session.is_replication_awaited().unwrap());
 }
 
-/// Two processes wait in turn: the first one spins while the source runs on another processor, which
-/// changes, and the second one sleeps.
+/// Two processes wait at the same time: the first one spins while the source runs on another
+/// processor, which changes, and the second one sleeps.
 #[test]
 fn each_of_several_waits_ends_with_its_acknowledgement() {
     const ROUNDS: u64 = 500;

@@ -3,8 +3,8 @@
 //!
 //! `nearstate bench run ue-signalling --targets region,cluster,redis-wait,etcd` prints the table.
 //! All targets run at the same time and are measured in turn, round by round, on the same
-//! processors, so that a busy machine slows all of them: all servers share one, and the client, which
-//! is this process, has another one.
+//! processors, so that a busy machine slows all of them: all servers share one, and the client,
+//! which is this process, has another one.
 
 mod etcd;
 mod geode;
