@@ -66,7 +66,7 @@ impl Session {
     /// # let region = Region::create(&dir.path().join("amf"), &CreateOptions::default())?;
     /// # let session = region.session()?;
     /// # let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
-    /// # let schema = Schema { kind: Kind::Blocks, tags: vec![guti], ..Schema::default() };
+    /// # let schema = Schema { kind: Kind::Blocks, tags: vec![guti] };
     /// # let ue = session.namespace("ue", &schema)?;
     /// # session.transact(|txn| {
     /// #     txn.patch(ue, b"imsi-1", &[BlockChange { name: "location", bytes: Some(b"tac 1") }])?;

@@ -363,7 +363,7 @@ fn update_one(
 fn update_by_tag(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     let guti = TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() };
-    let schema = Schema { kind: Kind::Blocks, tags: vec![guti], ..Schema::default() };
+    let schema = Schema { kind: Kind::Blocks, tags: vec![guti] };
     let blocks = loaded.session.namespace("located", &schema)?;
     let changes = BLOCKS.map(|name| BlockChange { name, bytes: Some(&[1; 20]) });
     for number in 0..RECORDS {
