@@ -8,6 +8,7 @@ pub(crate) mod release;
 pub(crate) mod fixed;
 pub(crate) mod ahead;
 pub(crate) mod span;
+pub(crate) mod lending;
 pub(crate) mod refill;
 pub(crate) mod kept;
 pub(crate) mod set_aside;

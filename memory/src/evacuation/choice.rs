@@ -80,7 +80,7 @@ impl Member {
         for chunk in reserve(map) {
             free = free.saturating_sub(state_of(map, chunk)?.used);
         }
-        Ok(free)
+        Ok(free.saturating_sub(self.kept_for_stalled()))
     }
 
     /// Moving records has made no room for a cell of so many units: it is not tried again for one

@@ -9,11 +9,11 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, UnitRun, mark};
 use crate::heap::cell::{self, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
-use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, lent, reserve, state_of};
+use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, state_of};
 use crate::heap::class;
 use crate::heap::free::{HARVEST_CELLS, close_claim, link_batch, mark_batch};
 use crate::heap::set_aside;
-use crate::layout::{CHUNK_UNITS, LINE, QUEUES, ordinary_chunks};
+use crate::layout::{LINE, QUEUES, ordinary_chunks};
 use crate::member::arena::{BUMP_SMALL_CELL_MAX, Bump, LockSlot, undo};
 use crate::member::pin::NEVER_READ;
 use crate::member::{LOCK_WAIT_SHORT, Member};
@@ -179,17 +179,11 @@ impl Member {
         Ok(false)
     }
 
-    /// The last chunk of the reserve is kept for the compaction of another one, and for deletions:
-    /// they succeed although readers hold what the rest has lent.
-    pub(crate) fn may_lend(&self, chunk: ChunkIndex) -> bool {
-        let known = &self.refusals.lent;
-        known.is_compacting.get() || known.is_deletion.get() || chunk.0 + 1 < self.map().chunks()
-    }
-
     /// Takes memory of the reserve, if the operation may use it.
     fn take_lent(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
         if self.may_use_reserve.get() {
-            for chunk in reserve(self.map()).filter(|chunk| self.may_lend(*chunk)) {
+            for chunk in (ordinary_chunks(self.map().chunks())..self.lendable_end()).map(ChunkIndex)
+            {
                 if state_of(self.map(), chunk)?.longest >= class::bytes_of(class) / LINE
                     && self.take_from_chunk(chunk, class, search)?
                 {
@@ -219,24 +213,6 @@ impl Member {
             if looks >= STALE_LOOKS && head != 0 && other != class {
                 return self.free_queue(other, STALE_CELLS);
             }
-        }
-        Ok(())
-    }
-
-    /// Fails if an ordinary allocation would leave fewer free units than the reserve has lent: what
-    /// frees memory must not run out of it.
-    pub(crate) fn keep_reserve(&self, units: u64) -> Result<()> {
-        if self.may_use_reserve.get() || self.refusals.lent.is_returning.get() {
-            return Ok(());
-        }
-        let map = self.map();
-        let lent = lent(map)?;
-        let used = chunks_used(map)?;
-        let mut free = (ordinary_chunks(map.chunks()) - used) * CHUNK_UNITS;
-        let mut chunks = (0..used).map(ChunkIndex);
-        while lent != 0 && free < lent + units {
-            let Some(chunk) = chunks.next() else { return Err(no_room()) };
-            free += state_of(map, chunk)?.free();
         }
         Ok(())
     }

@@ -182,6 +182,14 @@ impl Member {
         let Some(members) = self.members_with_memory()? else { return Ok(None) };
         let now = epoch(map)?;
         let mut readers = Vec::new();
+        if self.has_stalled_reader() {
+            // Without them, memory that is free already may be used.
+            let is_stalled = |start: u64| start.saturating_add(STALLED_EPOCHS) < now;
+            readers.extend(pins(map)?.filter(|(_, start)| is_stalled(*start)));
+            if readers.iter().any(|(index, _)| *index == self.index()) {
+                return Ok(None);
+            }
+        }
         if members.holds_retired {
             if now < watch.epoch + DISTANCE {
                 return Ok(None);

@@ -47,14 +47,8 @@ impl Member {
         // Chunks whose lock is busy come last: their holder may be stopped. So do closing ones.
         let mut no_pages = None;
         for skips_busy in [true, false] {
-            let last = ChunkIndex(self.map().chunks() - 1);
-            let reserve = if !self.may_use_reserve.get() {
-                ordinary
-            } else if self.may_lend(last) {
-                last.0 + 1
-            } else {
-                last.0
-            };
+            let may_use = self.may_use_reserve.get();
+            let reserve = if may_use { self.lendable_end() } else { ordinary };
             for chunks in [hint..ordinary, first..ordinary, ordinary..reserve] {
                 let (needs_pages, is_movable) = (no_pages.is_some(), !is_extent);
                 let search = SpanSearch { skips_busy, is_movable, needs_pages };
