@@ -137,8 +137,8 @@ impl Session {
         Ok(text.map_or_else(NamespaceRules::default, |text| NamespaceRules::of_text(&text)))
     }
 
-    /// Stores the rules by which new namespaces of a partition's region are replicated, unless it has
-    /// them. In a region that follows another one, a new namespace that they replicate is the
+    /// Stores the rules by which new namespaces of a partition's region are replicated, unless it
+    /// has them. In a region that follows another one, a new namespace that they replicate is the
     /// owner's from then on. In an ordinary region they have no effect.
     ///
     /// # Errors

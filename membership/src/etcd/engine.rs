@@ -46,8 +46,8 @@ struct EtcdShared {
     permits: Arc<Semaphore>,
     /// Something may have changed.
     changed: Notify,
-    /// A read that runs is given up: the cluster is to be created, and an endpoint that is asked may
-    /// be silent.
+    /// A read that runs is given up: the cluster is to be created, and an endpoint that is asked
+    /// may be silent.
     wanted: Notify,
     stop: Arc<Notify>,
 }

@@ -52,7 +52,7 @@ pub(super) struct Choice {
 
 /// A chunk that may be emptied.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct EvacuationCandidate {
     chunk: ChunkIndex,
     used: u64,
     /// It keeps what cannot be moved, as its word says.
@@ -152,7 +152,7 @@ impl Member {
     }
 
     /// The chunks in use, and as many behind them as a cell of `count` chunks can need.
-    fn candidates(&self, count: u64) -> Result<Vec<Candidate>> {
+    fn candidates(&self, count: u64) -> Result<Vec<EvacuationCandidate>> {
         let map = self.map();
         let used = chunks_used(map)?;
         let known = self.evacuated.surveyed.borrow();
@@ -160,7 +160,7 @@ impl Member {
         for chunk in (0..used).map(ChunkIndex) {
             let state = state_of(map, chunk)?;
             let surveyed = known.get(&chunk.0).filter(|seen| seen.used == state.used);
-            candidates.push(Candidate {
+            candidates.push(EvacuationCandidate {
                 chunk,
                 used: state.used,
                 has_fixed: state.has_fixed,
@@ -173,7 +173,7 @@ impl Member {
             });
         }
         let end = ordinary_chunks(map.chunks()).min(used + count - 1);
-        candidates.extend((used..end).map(|chunk| Candidate {
+        candidates.extend((used..end).map(|chunk| EvacuationCandidate {
             chunk: ChunkIndex(chunk),
             used: 0,
             has_fixed: false,
@@ -186,7 +186,7 @@ impl Member {
     /// Chunks with the fewest allocated units, for a cell that fits into one.
     fn choose_single(
         &self,
-        candidates: &mut Vec<Candidate>,
+        candidates: &mut Vec<EvacuationCandidate>,
         (units, free): (u64, u64),
         most: usize,
         survey: Survey,
@@ -224,7 +224,7 @@ impl Member {
     /// Neighbours that can all become empty, with the fewest allocated units.
     fn choose_neighbours(
         &self,
-        candidates: &mut [Candidate],
+        candidates: &mut [EvacuationCandidate],
         (count, free): (usize, u64),
         survey: Survey,
     ) -> Result<Choice> {
@@ -253,7 +253,7 @@ impl Member {
     }
 
     /// Looks at what a chunk contains, unless that is known.
-    fn survey(&self, one: &mut Candidate) -> Result<()> {
+    fn survey(&self, one: &mut EvacuationCandidate) -> Result<()> {
         if one.is_surveyed || one.used == 0 || one.longest == 0 {
             return Ok(());
         }
@@ -368,7 +368,7 @@ impl Room {
 }
 
 /// All of some neighbours, if their records fit elsewhere.
-fn choice_of(window: &[Candidate], free: u64) -> Choice {
+fn choice_of(window: &[EvacuationCandidate], free: u64) -> Choice {
     let mut room = Room::new(free);
     for one in window {
         if !room.takes(one.used) {
@@ -391,7 +391,7 @@ const fn is_filled_by_extent(state: ChunkState) -> bool {
 /// The first of as many neighbours as a large cell needs, all of which can become empty as far as
 /// is known: those of which the fewest keep what cannot be moved, and of these, those with the
 /// fewest allocated units. `None` if there are none.
-fn neighbours(chunks: &[Candidate], count: usize) -> Option<usize> {
+fn neighbours(chunks: &[EvacuationCandidate], count: usize) -> Option<usize> {
     invariant!(count != 0, "a cell needs a chunk");
     let cost = |place: usize| {
         chunks.get(place).map_or([0; 3], |one| {

@@ -18,6 +18,9 @@ pub(crate) const AHEAD_CHUNKS_MAX: u64 = 64;
 /// back to the host.
 pub(crate) const AHEAD_SHARE: u64 = 16;
 
+const _: () = assert!(AHEAD_CHUNKS_MAX < SEARCH_WINDOW, "a call sees all that it counts");
+const _: () = assert!(AHEAD_SHARE > 1, "records have most of the heap");
+
 impl Member {
     /// Gives free chunks pages until `ahead` of them have some, [`AHEAD_CHUNKS_MAX`] and an
     /// [`AHEAD_SHARE`] of the heap at most; `most` of them in this call. Returns the number of
@@ -48,6 +51,7 @@ impl Member {
             let state = state_of(map, chunk)?;
             have += u64::from(state.used == 0 && state.has_pages);
         }
+        invariant!(have <= SEARCH_WINDOW, "{have} chunks of {SEARCH_WINDOW} have pages");
         let wanted = ahead.saturating_sub(have).min(most);
         let mut done = 0;
         for chunk in window() {

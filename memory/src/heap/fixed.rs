@@ -26,6 +26,8 @@ const SEARCH_WINDOW: u64 = 512;
 const VAIN_CELLS: u32 = 64;
 
 const _: () = assert!(FIXED_BYTES_MAX < CHUNK_BYTES, "such a cell lies in one chunk");
+const _: () = assert!(FIXED_BYTES_MAX.is_multiple_of(LINE), "a cell has whole units");
+const _: () = assert!(VAIN_CELLS > 0, "a search in vain has a pause");
 
 /// True for a cell that lies in a chunk of cells that stay.
 const fn is_placed(bytes: u64) -> bool {
@@ -66,6 +68,7 @@ impl Member {
         if !is_placed(bytes) {
             return Ok(false);
         }
+        invariant!(bytes.is_multiple_of(LINE), "a segment of {bytes} bytes has whole units");
         self.take_in_fixed(bytes / LINE, |chunk, state| {
             let (words, units) = (chunk.bitmap(self.map())?, bytes / LINE);
             let Some((run, used)) = self.fixed_run(chunk, units, state)? else { return Ok(false) };

@@ -34,7 +34,10 @@ const LOOKS_OF_CHECK: u32 = 16;
 /// The highest processor number, + 1. Linux has 8,192 processors at most.
 const CPUS_MAX: u64 = 1 << 16;
 
+const _: () = assert!(SPIN_UNKNOWN.as_nanos() < SPIN_MIN.as_nanos());
 const _: () = assert!(SPIN_MIN.as_nanos() < SPIN_MAX.as_nanos());
+const _: () = assert!(SPIN_MAX.as_nanos() < WAIT_COUNTED_MAX.as_nanos(), "a long wait counts");
+const _: () = assert!(LOOKS_OF_CHECK > 0 && MEAN_SHARE > 1, "both divide");
 const _: () = assert!(MEAN_AT_FIRST.as_nanos() <= SPIN_MAX.as_nanos(), "the first wait spins");
 
 /// How long a waiter may spin whose last waits took `mean`, on the processor `own`. `source`: the

@@ -42,6 +42,7 @@ const SLEEPS: u64 = 1;
 const AWAITED: u64 = 1 << 32;
 
 const _: () = assert!(SLEEPS == 1, "the sum with it clears the bit and counts a wake-up");
+const _: () = assert!(AWAITED > u32::MAX as u64, "the kernel does not compare it");
 
 /// S1. True if no other waiter has done so since the last acknowledgement.
 pub(crate) fn announce(word: &AtomicU64) -> bool {

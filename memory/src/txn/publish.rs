@@ -563,8 +563,6 @@ fn each_replaced_child(
     each_of_some_children(map, old, new, each)
 }
 
-const SAME: &str = "both records have the children that are the same";
-
 #[cold]
 fn each_of_some_children(
     map: &Map,
@@ -572,25 +570,24 @@ fn each_of_some_children(
     new: u64,
     mut each: impl FnMut(u64) -> Result<(), Corruption>,
 ) -> Result<(), Corruption> {
-    let mut kept = Vec::new();
+    const SAME: &str = "both records have the children that are the same";
+    let mut kept: Vec<[u8; 8]> = Vec::new();
     let (mut same, mut same_last) = (0, 0);
     if new != 0 {
         let cell = Cell::new(map, at_of(new))?;
         // A change of one of many parts keeps those before it and those behind it in their order.
         let (one, other) = (old.children_bytes()?, cell.children_bytes()?);
         let ((one, _), (other, _)) = (one.as_chunks::<8>(), other.as_chunks::<8>());
-        let is_same = |(one, other): &(&[u8; 8], &[u8; 8])| one == other;
-        same = one.iter().zip(other).take_while(is_same).count();
+        same = one.iter().zip(other).take_while(|pair| pair.0 == pair.1).count();
         let one = guaranteed(one.get(same..), SAME);
         let other = guaranteed(other.get(same..), SAME);
-        same_last = one.iter().rev().zip(other.iter().rev()).take_while(is_same).count();
-        let rest = guaranteed(other.get(..other.len() - same_last), SAME);
-        kept.extend(rest.iter().map(|child| u64::from_le_bytes(*child)));
+        same_last = one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
+        kept.extend(guaranteed(other.get(..other.len() - same_last), SAME));
         kept.sort_unstable();
     }
     for index in same as u64..old.children() - same_last as u64 {
         let child = old.child(index)?;
-        if kept.binary_search(&child).is_err() {
+        if kept.binary_search(&child.to_le_bytes()).is_err() {
             // The offset is read from the region: a stray one must not change another record.
             let cell = Cell::new(map, child)?;
             if !matches!(cell.kind()?, CellKind::Block | CellKind::Counter) {

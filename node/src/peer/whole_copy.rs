@@ -17,8 +17,8 @@ pub(super) fn is_whole(
 }
 
 /// Fails if a region that is in no group has records of its own ([`Session::check_may_join`],
-/// [`Session::check_disposable`]), or if a complete copy would be discarded for another log of the same view: the owner's region
-/// was replaced or repaired, and may lack what the copy has.
+/// [`Session::check_disposable`]), or if a complete copy would be discarded for another log of the
+/// same view: the owner's region was replaced or repaired, and may lack what the copy has.
 pub(super) fn check_origin(
     session: &Session,
     membership: Option<Membership<'_>>,

@@ -39,12 +39,12 @@ pub(crate) fn prefetch_keys<'i>(core: &CoreContext, requests: impl Iterator<Item
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FirstKey {
     position: usize,
-    access: RecordAccess,
+    access: PrefetchKind,
 }
 
 /// What a command does with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RecordAccess {
+enum PrefetchKind {
     /// It writes the record, or reads its start.
     Touch,
     /// It returns the record.
@@ -56,7 +56,7 @@ enum RecordAccess {
 impl FirstKey {
     fn of(command: &RespCommand) -> Option<Self> {
         if command.name == "tag|find" {
-            return Some(Self { position: 2, access: RecordAccess::Find });
+            return Some(Self { position: 2, access: PrefetchKind::Find });
         }
         let position = match command.keys {
             ArgPositions::None | ArgPositions::AfterCounted { .. } => return None,
@@ -66,7 +66,7 @@ impl FirstKey {
         // Commands that return record contents have `get` in their names: GET, HGETALL, HMGET,
         // GETRANGE.
         let has_get = command.name.as_bytes().windows(3).any(|part| part == b"get");
-        let access = if has_get { RecordAccess::Read } else { RecordAccess::Touch };
+        let access = if has_get { PrefetchKind::Read } else { PrefetchKind::Touch };
         Some(Self { position, access })
     }
 
@@ -75,15 +75,15 @@ impl FirstKey {
     fn prefetch<'i>(self, records: &KeyedRecords, args: Args<'i>) -> Option<Prefetch<'i>> {
         let resolved = records.resolve_known(args.get(self.position)?)?;
         match self.access {
-            RecordAccess::Find => {
+            PrefetchKind::Find => {
                 let (tag, value) = (args.get(self.position + 1)?, args.get(self.position + 2)?);
                 let tag = str::from_utf8(tag).ok().filter(|_| resolved.key == b"*")?;
                 Some(Prefetch::Find(resolved.namespace, tag, value))
             }
             // A pattern `{ns},*` names no record.
-            RecordAccess::Read | RecordAccess::Touch if resolved.key == b"*" => None,
-            RecordAccess::Read => Some(Prefetch::Read(resolved.namespace, resolved.key)),
-            RecordAccess::Touch => Some(Prefetch::Touch(resolved.namespace, resolved.key)),
+            PrefetchKind::Read | PrefetchKind::Touch if resolved.key == b"*" => None,
+            PrefetchKind::Read => Some(Prefetch::Read(resolved.namespace, resolved.key)),
+            PrefetchKind::Touch => Some(Prefetch::Touch(resolved.namespace, resolved.key)),
         }
     }
 }
