@@ -188,12 +188,11 @@ struct OnePayload<'o> {
 impl Output for OnePayload<'_> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        match self.room.checked_sub(bytes.len()) {
-            Some(room) => {
-                self.room = room;
-                self.out.extend_from_slice(bytes);
-            }
-            None => (self.room, self.is_too_long) = (0, true),
+        if let Some(room) = self.room.checked_sub(bytes.len()) {
+            self.room = room;
+            self.out.extend_from_slice(bytes);
+        } else {
+            (self.room, self.is_too_long) = (0, true);
         }
     }
 }

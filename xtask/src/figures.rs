@@ -64,7 +64,7 @@ struct Counted<'t> {
 impl Counted<'_> {
     /// Whether the figures hold for an operation that executes so many instructions now.
     fn holds(&self, now: f64) -> bool {
-        (-DECREASE_MAX..=GROWTH_MAX).contains(&(self.share * (now / self.then - 1.0)))
+        (-DECREASE_MAX..=GROWTH_MAX).contains(&(self.share * (now - self.then) / self.then))
     }
 }
 

@@ -8,11 +8,11 @@ mod top;
 mod serve;
 mod cluster;
 mod record_counts;
-mod printing;
 mod log;
 mod settings;
 mod region;
 mod torture;
+mod printing;
 
 use clap::{Parser, Subcommand};
 use std::io::Write as _;

@@ -213,7 +213,9 @@ fn add_queue(
     // from there to anything, because the word of the link belongs to a record now. The queue of a
     // free slot does not change. A killed session can have left its count too low.
     let most = if is_idle { usage.total / LINE } else { count.saturating_add(1) };
-    pinned.iter_mut().for_each(|member| member.bytes_of_queue = 0);
+    for member in pinned.iter_mut() {
+        member.bytes_of_queue = 0;
+    }
     while cell != 0 && seen < most && seen < budget.of_queue && budget.left > 0 {
         if !is_in_use(arena.map, cell).unwrap_or(false) {
             break;

@@ -135,7 +135,7 @@ impl Member {
     fn count_wait(&self, wait: Duration) {
         let wait = wait.min(WAIT_COUNTED_MAX);
         let mean = self.mean_wait();
-        let mean = mean - mean / MEAN_SHARE as u32 + wait / MEAN_SHARE as u32;
+        let mean = mean.saturating_sub(mean / MEAN_SHARE as u32) + wait / MEAN_SHARE as u32;
         invariant!(mean <= WAIT_COUNTED_MAX, "a mean is not above its highest value");
         // 0 stands for none.
         self.log.mean_wait_ns.set((mean.as_nanos() as u64).max(1));

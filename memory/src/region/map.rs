@@ -350,7 +350,6 @@ impl Map {
     }
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a hint is one instruction")]
     fn for_lines(&self, at: u64, lines: u64, hint: impl Fn(*const u8)) {
         const STEP: u64 = 4;
         let mut next = self.base.as_ptr().wrapping_add(at as usize);

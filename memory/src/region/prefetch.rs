@@ -28,7 +28,7 @@ pub(crate) fn hint_to_write(address: *const u8) {
     unsafe {
         std::arch::asm!(
             "prefetchw byte ptr [{address}]",
-            address = in(reg) address,
+            address = in(reg) address.addr(),
             options(nostack, preserves_flags, nomem),
         );
     }

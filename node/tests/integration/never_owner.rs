@@ -41,7 +41,9 @@ fn a_host_that_has_never_been_the_owner_refuses_writers_of_namespaces_that_are_r
     // The copy removes one that the owner lacks, so the process has to open it again.
     assert!(session.put(early, b"k", b"here").is_err());
     let names = ["early", "late"];
-    names.iter().for_each(|name| check_refused(&session, name));
+    for name in names {
+        check_refused(&session, name);
+    }
     session.put(local, b"k", b"here").unwrap();
     // The owner creates them too, and its records arrive.
     let writer = owner.session();

@@ -12,7 +12,6 @@ use crate::pubsub::mailbox::Mailbox;
 use crate::records::KeyedRecords;
 use crate::reply::RespVersion;
 use crate::server::{ClientEntry, RespServer, ServerStats, SlowLogEntry};
-use crate::table::TABLE;
 use nearstate_node::{Core, PeerAddress, PeerIdentity};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -35,13 +34,18 @@ pub(crate) struct CoreContext {
 }
 
 impl CoreContext {
-    pub(crate) fn new(server: &Arc<RespServer>, core: &Core, counts: Arc<RespCoreStats>) -> Self {
+    pub(crate) fn new(
+        server: &Arc<RespServer>,
+        core: &Core,
+        counts: Arc<RespCoreStats>,
+        recent: RecentCommands<CommandFn>,
+    ) -> Self {
         Self {
             server: Arc::clone(server),
             records: KeyedRecords::new(Rc::clone(core.session()), Arc::clone(server)),
             core: core.clone(),
             is_sentinel: false,
-            recent: RecentCommands::new(&TABLE),
+            recent,
             counts,
             request_start: Cell::new(0),
         }
@@ -211,7 +215,8 @@ pub(crate) mod test_core {
             let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
             let parts = CoreParts::single(region.clone(), clock.clone());
             let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
-            let core = CoreContext::new(&server, &Core::new(parts).unwrap(), counts);
+            let (core, recent) = (Core::new(parts).unwrap(), RecentCommands::new(&TABLE));
+            let core = CoreContext::new(&server, &core, counts, recent);
             Self { core, server, region, _folder: folder }
         }
 

@@ -1,6 +1,7 @@
 //! Entry point of the crate: the node's [`Protocol`] for RESP.
 
 use crate::allocator_upkeep;
+use crate::command::command_table::RecentCommands;
 use crate::command::stats::RespCoreStats;
 use crate::connection::RespConnection;
 use crate::core_context::CoreContext;
@@ -61,7 +62,8 @@ impl Protocol for RespProtocol {
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
         let counts = Arc::new(RespCoreStats::new(commands));
         self.server.stats.add_core(Arc::clone(&counts));
-        let context = CoreContext::new(&self.server, core, counts);
+        let recent = RecentCommands::new(&TABLE);
+        let context = CoreContext::new(&self.server, core, counts, recent);
         if self.is_sentinel {
             return Ok(Rc::new(RespCoreService(Rc::new(context.for_sentinels()))));
         }

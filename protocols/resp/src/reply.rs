@@ -367,7 +367,7 @@ impl<'o> ReplyWriter<'o> {
 fn four_digits(number: u16) -> u32 {
     // Both pairs at once, each in half of the word. A tenth of a number below 100 is a product.
     let pairs = u32::from(number / 100) | u32::from(number % 100) << 16;
-    let tens = (pairs * 103 >> 10) & 0x000f_000f;
+    let tens = ((pairs * 103) >> 10) & 0x000f_000f;
     0x3030_3030 + (tens | (pairs - 10 * tens) << 8)
 }
 

@@ -340,7 +340,9 @@ fn a_copy_deletes_records_of_a_replicated_namespace_although_its_last_own_commit
         session.set_commit_wait(CommitWait::Never, Duration::ZERO);
     }
     old.set_replication_policy(ue(&old), ReplicationPolicy::Replicated).unwrap();
-    (0..1_200).for_each(|number| drop(old.put(ue(&old), &key(number + 1_000), b"v").unwrap()));
+    for number in 0..1_200 {
+        old.put(ue(&old), &key(number + 1_000), b"v").unwrap();
+    }
     let lost = old.receipt();
     old.set_commit_wait(CommitWait::ByNamespace, Duration::from_secs(60));
     old.demote(Some(seal)).unwrap();

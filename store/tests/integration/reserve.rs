@@ -242,7 +242,7 @@ fn put_tagged(session: &Session, ns: Namespace, number: u32) -> Result<(), Error
 /// records are refused a little earlier, and what they leave is enough for all of these nodes.
 #[test]
 fn all_tagged_records_are_deleted_although_a_reader_stalled_before_the_region_was_full() {
-    const BEFORE: u32 = 70_000;
+    const BEFORE: u32 = 60_000;
     let folder = TestFolder::new();
     let region = create(&folder);
     let session = region.session().unwrap();
@@ -250,7 +250,8 @@ fn all_tagged_records_are_deleted_although_a_reader_stalled_before_the_region_wa
     (0..BEFORE).for_each(|number| put_tagged(&session, ns, number).unwrap());
     let reader = region.session().unwrap();
     let view = reader.get(ns, &key(0)).unwrap().unwrap();
-    let full = (BEFORE..).find(|number| put_tagged(&session, ns, *number).is_err()).unwrap();
+    let full =
+        (BEFORE..u32::MAX).find(|number| put_tagged(&session, ns, *number).is_err()).unwrap();
     assert!(full < BEFORE + 5000, "{full} records fit, so the region was not nearly full");
     let mut numbers: Vec<u32> = (1..full).collect();
     // In the order of a generator: each deletion meets other nodes.
@@ -276,7 +277,7 @@ fn updates_under_a_stalled_reader_leave_half_of_the_reserve_to_deletions() {
     for number in 0..10_000 {
         session.put(plain, &key(number), &[1; 600]).unwrap();
     }
-    let full = (0..).find(|number| put_tagged(&session, ns, *number).is_err()).unwrap();
+    let full = (0..u32::MAX).find(|number| put_tagged(&session, ns, *number).is_err()).unwrap();
     let reader = region.session().unwrap();
     let view = reader.get(ns, &key(0)).unwrap().unwrap();
     let update = |number: &u32| session.put(plain, &key(*number), &[2; 600]).is_ok();

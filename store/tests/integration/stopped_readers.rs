@@ -133,7 +133,7 @@ fn a_process_that_is_stopped_inside_a_transaction_holds_back_what_was_live() {
 /// Records of 64 to 70,000 bytes.
 fn mixed_size(number: u32) -> usize {
     let random = (number.wrapping_mul(2_654_435_761) >> 8) as usize;
-    64 << (random % 8) | random / 8 % (64 << (random % 8))
+    (64 << (random % 8)) | (random / 8 % (64 << (random % 8)))
 }
 
 /// Records whose sizes are mixed, some 20 MiB.

@@ -270,7 +270,7 @@ fn a_step_of_the_owners_clock_moves_the_end_of_no_record() {
     held.check_left(&mut client);
     absent.check(&mut client);
     until("it is told", || all.hosts.has_alarm("NS-5019", "raised"));
-    assert!(all.hosts.log(0).contains("NS-3029"), "{}", all.hosts.log(0));
+    until("the log has it", || all.hosts.log(0).contains("NS-3029"));
     assert!(all.hosts.page(0).contains("clock_shift_seconds{partition=\"amf\"} -3"));
 
     // Back: what was told as absent is absent again when that is corrected.

@@ -93,7 +93,7 @@ fn is_held_by(pins: &[AtomicU64], word: u64) -> bool {
 fn overlapping_pins_beyond_those_told_apart_hold_what_they_hold() {
     // Two hundred pins in twenty groups. Between the pins of a group no cell can have lived.
     let pins: Vec<AtomicU64> = (0..200_u64)
-        .map(|pin| AtomicU64::new(10 + 40 * (pin * 7 % 20) + 3 * (pin / 20) | 1 << EPOCH_BITS))
+        .map(|pin| AtomicU64::new((10 + 40 * (pin * 7 % 20) + 3 * (pin / 20)) | (1 << EPOCH_BITS)))
         .collect();
     let safe = scan(2000, &pins);
     assert_eq!(safe.stalled.len(), 20);
@@ -127,7 +127,7 @@ fn of_more_pins_than_are_told_apart_the_nearest_hold_as_one() {
     assert_eq!(held.count(), 1);
     // A reader without an end holds all that follows it.
     let mut pins: Vec<AtomicU64> = (1..=40).map(|pin| AtomicU64::new(100 * pin)).collect();
-    pins.push(AtomicU64::new(2050 | REACH_FAR << EPOCH_BITS));
+    pins.push(AtomicU64::new(0x802 | (REACH_FAR << EPOCH_BITS)));
     let safe = scan(2_000_000, &pins);
     assert_eq!(safe.stalled.len(), 21);
     assert!(safe.is_set_aside(retire(5000, 6000)) && safe.is_reusable(retire(110, 190)));

@@ -29,7 +29,7 @@ fn parameters(kind: &dyn WorkloadKind, variant: &str, records: u64) -> Parameter
 
 /// Workloads that have their own tests: `ue-signalling`, and those of single operations, whose
 /// clients share records or have no model of each record, or that end when all are inserted.
-const OWN_TESTS: [&str; 6] = ["ue-signalling", "micro", "kv", "executor", "txn", "churn"];
+const OWN_TESTS: [&str; 7] = ["ue-signalling", "micro", "kv", "executor", "txn", "churn", "sets"];
 
 /// Every other workload in every variant.
 fn each(records: u64, mut check: impl FnMut(&dyn WorkloadKind, &Parameters)) {
