@@ -554,10 +554,6 @@ typedef enum ns_status {
     /**
      * This host owns the namespace no longer, or cannot know at present whether it does, or its
      * node was stopped: nothing was changed. Try again, or write at the host that owns it.
-     * 
-     * The region says so by its fence, which the node stores when it starts, hands the partition
-     * over or has lost it, or by the end of the owner's lease, which the node extends while enough
-     * other hosts answer.
      */
     NS_FENCED = 41,
     /**

@@ -77,10 +77,6 @@ pub enum ns_status {
     NS_NOT_OWNER = 40,
     /// This host owns the namespace no longer, or cannot know at present whether it does, or its
     /// node was stopped: nothing was changed. Try again, or write at the host that owns it.
-    ///
-    /// The region says so by its fence, which the node stores when it starts, hands the partition
-    /// over or has lost it, or by the end of the owner's lease, which the node extends while enough
-    /// other hosts answer.
     NS_FENCED = 41,
     /// The commit is made in this region, and not enough other hosts have it yet: the time limit
     /// for waiting is over. It may be replicated later, or be lost with this host.

@@ -100,10 +100,6 @@ pub enum Error {
     },
     /// This host owns the namespace no longer, or cannot know at present whether it does, or its
     /// node was stopped: nothing was changed. Try again, or write at the host that owns it.
-    ///
-    /// The region says so by its fence, which the node stores when it starts, hands the partition
-    /// over or has lost it, or by the end of the owner's lease, which the node extends while enough
-    /// other hosts answer.
     Fenced {
         /// The name of the namespace, as text if it is UTF-8.
         namespace: String,
