@@ -48,13 +48,13 @@ impl WorkloadKind for Sets {
     }
 
     fn new_client(&self, _: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
-        Ok(Box::new(Client { client: part.client, share: part.share, added: 0, is_pending: false }))
+        Ok(Box::new(Client { number: part.client, share: part.share, added: 0, is_pending: false }))
     }
 }
 
 #[derive(Debug)]
 struct Client {
-    client: usize,
+    number: usize,
     /// The members of a set.
     share: Share,
     /// Members that were added, to all sets.
@@ -66,7 +66,7 @@ struct Client {
 impl Client {
     /// A set of this client, as clients of RESP write its key.
     fn set(&self, number: u64) -> Vec<u8> {
-        format!("{{set}},{}-{number}", self.client).into_bytes()
+        format!("{{set}},{}-{number}", self.number).into_bytes()
     }
 
     /// Adds the next member; false if the set had it.
