@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::rustls;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
 use tokio_rustls::rustls::crypto::ring::default_provider;
@@ -22,7 +23,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName,
 use tokio_rustls::rustls::server::{
     ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier,
 };
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{CertificateError, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
@@ -169,6 +170,7 @@ pub fn check_certificate(
     after: Duration,
 ) -> Result<()> {
     let unfit = |e: &dyn fmt::Display| refused(certificate, &e.to_string());
+    let invalid = |e: rustls::Error| refused(certificate, &problem(&e));
     let mut roots = RootCertStore::empty();
     for authority in certificates(authorities)? {
         roots.add(authority).map_err(|e| refused(authorities, &e.to_string()))?;
@@ -181,11 +183,31 @@ pub fn check_certificate(
         WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
     let server = server.build().map_err(|e| refused(authorities, &e.to_string()))?;
     let name = ServerName::try_from(name.to_owned()).map_err(|e| unfit(&e))?;
-    server.verify_server_cert(own, others, &name, &[], at).map_err(|e| unfit(&e))?;
+    server.verify_server_cert(own, others, &name, &[], at).map_err(invalid)?;
     let client = WebPkiClientVerifier::builder_with_provider(roots, provider);
     let client = ClientCertVerifierBuilder::build(client);
     let client = client.map_err(|e| refused(authorities, &e.to_string()))?;
-    client.verify_client_cert(own, others, at).map(drop).map_err(|e| unfit(&e))
+    client.verify_client_cert(own, others, at).map(drop).map_err(invalid)
+}
+
+/// What is wrong with a certificate, and what is wanted, if the error itself does not say it.
+fn problem(error: &rustls::Error) -> String {
+    let what = match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity) =>
+        {
+            "it is the certificate of an authority (CA:TRUE), as most self-signed ones are: wanted \
+             is one with CA:FALSE that an authority has signed"
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. },
+        ) => {
+            "its extended key usage does not allow both sides of a connection: wanted are \
+             serverAuth and clientAuth"
+        }
+        _ => return error.to_string(),
+    };
+    what.to_owned()
 }
 
 /// The DNS names among the subject alternative names of a certificate that was validated already.

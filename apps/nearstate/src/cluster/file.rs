@@ -1,6 +1,7 @@
 //! The cluster file: hosts, partitions and the lease, the same on all hosts.
 
 mod etcd;
+mod hosts;
 mod shared;
 mod sites;
 
@@ -10,9 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearstate_cluster::{
-    ClusterConfig, ConfigError, HostConfig, HostId, PartitionConfig, PartitionId,
-};
+use nearstate_cluster::{ClusterConfig, ConfigError, HostId, PartitionConfig, PartitionId};
 use nearstate_membership::{EtcdSettings, MemberTls, MembershipHost};
 use nearstate_model::limits::{REGION_BYTES_MAX, REGION_BYTES_MIN};
 use nearstate_model::{Error, Result};
@@ -21,7 +20,9 @@ use nearstate_store::{NamespaceRules, ReplicationPolicy};
 use serde::Deserialize;
 
 use self::etcd::{EtcdFile, RawEtcd};
-use crate::settings::{parse_address, parse_time, read_bounded};
+pub(crate) use self::hosts::FileHost;
+use self::hosts::{RawHost, removed};
+use crate::settings::{parse_time, read_bounded};
 
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -89,20 +90,6 @@ struct RawTls {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawHost {
-    id: u16,
-    name: String,
-    peer: String,
-    membership: String,
-    clients: Option<String>,
-    #[serde(default = "default_votes")]
-    votes: bool,
-    #[serde(default)]
-    witness: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawPartition {
     id: u32,
     name: String,
@@ -140,9 +127,6 @@ fn default_namespaces() -> Vec<String> {
 const fn default_kill_stopped() -> bool {
     true
 }
-const fn default_votes() -> bool {
-    true
-}
 fn default_region_max() -> String {
     "1GiB".to_owned()
 }
@@ -157,19 +141,6 @@ fn rules_of(
     let rules = NamespaceRules::new(all).map_err(|error| error.to_string())?;
     rules.check_size(NODE_RULES_BYTES).map_err(|error| error.to_string())?;
     Ok(rules)
-}
-
-/// A host of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileHost {
-    pub(crate) id: HostId,
-    pub(crate) name: String,
-    pub(crate) peer: SocketAddr,
-    pub(crate) membership: SocketAddr,
-    pub(crate) clients: std::net::IpAddr,
-    pub(crate) votes: bool,
-    /// It votes and holds no copy.
-    pub(crate) witness: bool,
 }
 
 /// A partition of the file.
@@ -209,6 +180,8 @@ pub(crate) struct ClusterFile {
     pub(crate) lease: Duration,
     pub(crate) election: Duration,
     pub(crate) hosts: Vec<FileHost>,
+    /// Hosts that were removed. What was decided before names them; they take part in nothing.
+    pub(crate) removed: Vec<FileHost>,
     pub(crate) partitions: Vec<FilePartition>,
     pub(crate) namespaces: NamespaceRules,
     pub(crate) config: ClusterConfig,
@@ -258,6 +231,8 @@ impl ClusterFile {
             raw.hosts.into_iter().map(FileHost::of).collect();
         let hosts = hosts?;
         let partitions = partitions(raw.partitions, &hosts)?;
+        let all = hosts.iter().map(FileHost::config).collect();
+        let (removed, hosts) = hosts.into_iter().partition(|host| host.removed);
         let cluster = raw.cluster;
         let etcd = EtcdFile::of(&cluster.engine, raw.etcd)?;
         let lease = parse_time(&cluster.lease).map_err(|what| format!("cluster.lease: {what}"))?;
@@ -266,7 +241,7 @@ impl ClusterFile {
             Some(text) => parse_time(text).map_err(|what| format!("cluster.election: {what}"))?,
         };
         let config = ClusterConfig {
-            hosts: hosts.iter().map(FileHost::config).collect(),
+            hosts: all,
             partitions: partitions.iter().map(FilePartition::config).collect(),
             copies: cluster.copies,
             acknowledgements: cluster.acknowledgements,
@@ -278,6 +253,7 @@ impl ClusterFile {
             lease,
             election,
             hosts,
+            removed,
             partitions,
             namespaces: rules_of([
                 (ReplicationPolicy::Local, cluster.local),
@@ -384,6 +360,9 @@ impl ClusterFile {
     /// `BadArgument`: there is none; the names that there are.
     pub(crate) fn host(&self, name: &str) -> Result<&FileHost> {
         self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
+            if self.removed.iter().any(|host| host.name == name) {
+                return removed(name);
+            }
             let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
             let detail =
                 format!("no host {name:?} in the cluster file: it has {}", names.join(", "));
@@ -393,7 +372,7 @@ impl ClusterFile {
 
     /// The name of a host, or its number.
     pub(crate) fn host_name(&self, id: HostId) -> String {
-        let host = self.hosts.iter().find(|host| host.id == id);
+        let host = self.all_hosts().find(|host| host.id == id);
         host.map_or_else(|| id.to_string(), |host| host.name.clone())
     }
 
@@ -425,9 +404,14 @@ impl ClusterFile {
         self.partitions.iter().filter(|partition| !partition.group.contains(&host.id))
     }
 
-    /// The hosts that vote.
+    /// The hosts that the file lists, also those that were removed.
+    pub(crate) fn all_hosts(&self) -> impl Iterator<Item = &FileHost> {
+        self.hosts.iter().chain(&self.removed)
+    }
+
+    /// The hosts that vote when the cluster is created.
     pub(crate) fn voters(&self) -> BTreeSet<u64> {
-        self.hosts.iter().filter(|host| host.votes).map(|host| host.id.0.into()).collect()
+        self.all_hosts().filter(|host| host.votes).map(|host| host.id.0.into()).collect()
     }
 
     /// All hosts as members of the engine.
@@ -560,28 +544,6 @@ fn partitions(
         partitions.push(FilePartition { id, name, group, port, ports, region_bytes_max });
     }
     Ok(partitions)
-}
-
-impl FileHost {
-    fn of(raw: RawHost) -> std::result::Result<Self, String> {
-        let (id, votes, witness) = (HostId(raw.id), raw.votes, raw.witness);
-        let RawHost { name, peer, membership, clients, .. } = raw;
-        let at = |key: &str, what: String| format!("host {name:?}, {key}: {what}");
-        let peer = parse_address(&peer).map_err(|what| at("peer", what))?;
-        let membership = parse_address(&membership).map_err(|what| at("membership", what))?;
-        let clients = match clients {
-            None => peer.ip(),
-            Some(text) => text.parse().map_err(|_| {
-                let what = "is not an address: expected an IP without a port, such as 10.0.0.1";
-                at("clients", format!("{text:?} {what}"))
-            })?,
-        };
-        Ok(Self { id, name, peer, membership, clients, votes, witness })
-    }
-
-    fn config(&self) -> HostConfig {
-        HostConfig { id: self.id, name: self.name.clone() }
-    }
 }
 
 impl FilePartition {
