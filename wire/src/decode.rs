@@ -29,6 +29,10 @@ const ELEMENT_BYTES_MIN: usize = 4 + 1;
 /// The fewest bytes of a record of an entry: a deletion with a key of one byte.
 const RECORD_BYTES_MIN: usize = 4 + 8 + 8 + (2 + 1) + 2;
 
+/// For how many bytes memory is reserved at once whatever has arrived: the lists of most messages
+/// are allocated once.
+const RESERVED_BYTES_MIN: usize = 16 << 10;
+
 /// The message of this kind with this payload.
 pub(crate) fn decode(kind: FrameKind, payload: &[u8]) -> Result<Message<'_>, WireError> {
     let mut reader = PayloadReader { left: payload };
@@ -269,8 +273,8 @@ impl<'a> PayloadReader<'a> {
         Ok(Change::Elements { is_set, is_anew: flags & code::ANEW != 0, meta, elements })
     }
 
-    /// Reads `count` parts of at least `bytes_min` bytes each. Reserves memory only if so many
-    /// bytes are left.
+    /// Reads `count` parts of at least `bytes_min` bytes each. Reserves at first about as many bytes
+    /// as are left, and more only behind parts that were valid.
     fn list<T>(
         &mut self,
         what: &str,
@@ -286,9 +290,13 @@ impl<'a> PayloadReader<'a> {
             );
             return Err(WireError::invalid(detail));
         }
-        let mut parts = Vec::with_capacity(count);
-        for _ in 0..count {
-            parts.push(part(self)?);
+        let mut parts = Vec::with_capacity(first_capacity::<T>(count, left));
+        while parts.len() < count {
+            let part = part(self)?;
+            if parts.len() == parts.capacity() {
+                parts.reserve_exact(parts.len().max(1).min(count - parts.len()));
+            }
+            parts.push(part);
         }
         Ok(parts)
     }
@@ -386,6 +394,11 @@ impl<'a> PayloadReader<'a> {
     }
 }
 
+/// For how many of `count` parts memory is reserved at first, with so many bytes left.
+fn first_capacity<T>(count: usize, left: usize) -> usize {
+    count.min(left.max(RESERVED_BYTES_MIN) / size_of::<T>().max(1))
+}
+
 fn utf8<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, WireError> {
     str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
@@ -395,4 +408,35 @@ fn utf8<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, WireError> {
 
 fn unknown(what: &str, value: u64) -> WireError {
     WireError::invalid(format!("{what} {value} is not known to this release"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_reserves_no_more_memory_than_bytes_have_arrived() {
+        type Element = ChangedPart<'static>;
+        for left in [0, 1, 5, 31, 320 << 20] {
+            let first = first_capacity::<Element>(left / ELEMENT_BYTES_MIN, left);
+            let most = left.max(RESERVED_BYTES_MIN);
+            assert!(first * size_of::<Element>() <= most, "{first} for {left} bytes");
+        }
+        // Few parts with much in them.
+        assert_eq!(first_capacity::<Element>(3, 1 << 20), 3);
+    }
+
+    #[test]
+    fn a_list_that_grows_has_no_room_to_spare() {
+        for count in [1, 100, 1000, 100_000] {
+            // The smallest elements: an empty name, and that it is removed.
+            let payload = [0; ELEMENT_BYTES_MIN].repeat(count);
+            let mut reader = PayloadReader { left: &payload };
+            let parts = reader.list("elements", count, ELEMENT_BYTES_MIN, |reader| {
+                Ok((reader.bytes("an element")?, reader.removable()?))
+            });
+            let parts: Vec<ChangedPart<'_>> = parts.unwrap();
+            assert_eq!((parts.len(), parts.capacity()), (count, count));
+        }
+    }
 }
