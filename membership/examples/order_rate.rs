@@ -63,6 +63,7 @@ fn start(
         machine: Arc::new(|| Box::new(Nothing)),
         report: Arc::new(String::new),
         on_refused: |_, _| (),
+        begin_thread: || (),
     };
     RaftEngine::start(config, Box::new(|| ()))
 }

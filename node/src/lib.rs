@@ -30,6 +30,7 @@ mod limits;
 mod space_cache;
 mod space;
 pub mod process;
+mod realtime;
 pub mod executor;
 pub mod metrics;
 pub mod clock;
@@ -61,6 +62,7 @@ pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,
     OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
+pub use realtime::{RealtimeMode, check_realtime, keep_membership};
 pub use receipt_thread::ReceiptQueue;
 pub use resolver::NameResolver;
 pub use sampler::StuckTask;

@@ -69,9 +69,9 @@ pub use nearstate_memory::{
     Inspection, LogIdentity, MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, OwnerLease,
     PROMOTIONS_MAX, PageSize, PagesByNode, PinMode, RegionFiles, RemovedRegion, ReplicationPolicy,
     StallDecision, StallHook, StalledHolder, Takeover, ThreadCall, ThreadGuard, VIEW_MAX,
-    barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory,
-    lease_clock, now_ms, now_ms_coarse, prefetch, release_allocator_memory, since_boot,
-    user_directory, wall_ahead_ms, with_signals_blocked,
+    barrier_everywhere, become_realtime, check_socket_path, crash, create_eventfd,
+    create_user_directory, lease_clock, lock_program, now_ms, now_ms_coarse, prefetch, raise_share,
+    release_allocator_memory, since_boot, user_directory, wall_ahead_ms, with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;

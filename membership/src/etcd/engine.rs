@@ -102,7 +102,10 @@ impl EtcdEngine {
             stop: Arc::default(),
         });
         let running = Arc::clone(&shared);
-        let run = |ready: ReadySender| async move { run(&running, &ready).await };
+        let run = |ready: ReadySender| {
+            (running.config.begin_thread)();
+            async move { run(&running, &ready).await }
+        };
         let thread = EngineThread::start(Arc::clone(&shared.stop), run)?;
         Ok(Self { shared, thread, _lock: lock })
     }

@@ -57,6 +57,9 @@ pub struct MembershipConfig {
     pub report: ReportSource,
     /// Called when a connection was refused, with the reason.
     pub on_refused: fn(SocketAddr, &str),
+    /// Called on the thread of the engine before anything else. Threads that it starts inherit the
+    /// scheduling that it chooses.
+    pub begin_thread: fn(),
 }
 
 impl fmt::Debug for MembershipConfig {
@@ -132,6 +135,7 @@ pub(super) mod tests {
             machine: Arc::new(|| unreachable!("no engine is started")),
             report: Arc::new(String::new),
             on_refused: |_, _| {},
+            begin_thread: || {},
         }
     }
 

@@ -92,7 +92,10 @@ impl RaftEngine {
             stop: Arc::default(),
         });
         let running = Arc::clone(&shared);
-        let run = |ready: ReadySender| async move { run_until_stopped(&running, &ready).await };
+        let run = |ready: ReadySender| {
+            (running.config.begin_thread)();
+            async move { run_until_stopped(&running, &ready).await }
+        };
         let thread = EngineThread::start(Arc::clone(&shared.stop), run)?;
         Ok(Self { shared, thread })
     }

@@ -318,5 +318,6 @@ pub(crate) fn config_in(
         machine: Arc::new(|| Box::<Lines>::default()),
         report: Arc::new(move || format!("report of {host}")),
         on_refused: |_, _| {},
+        begin_thread: || {},
     }
 }

@@ -10,6 +10,7 @@ use nearstate_wire::SharedSettings;
 
 use super::notice::ClusterNotice;
 use crate::peer::{ClientTls, PeerEvent};
+use crate::realtime::RealtimeMode;
 
 /// Where a host is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct DriverConfig {
     /// The clock of expiry of an owned partition is that of the host at once, whatever happens to
     /// that. Otherwise it approaches it by a hundredth of the time that passes.
     pub is_host_clock: bool,
+    /// Whether the thread that keeps leases runs before ordinary threads, with locked memory.
+    pub realtime: RealtimeMode,
     /// Told what happens to connections.
     pub on_peer_event: fn(&PeerEvent<'_>),
     /// Told what happens.

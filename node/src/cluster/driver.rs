@@ -5,6 +5,7 @@ mod drains;
 mod effects;
 mod inactive;
 mod lags;
+mod lease_thread;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +19,7 @@ use nearstate_cluster::{
     ClusterConfig, ClusterLevel, ClusterState, Command, Effects, FollowerAcknowledgement,
     GroupState, Host, HostId, HostInput, Monotonic, OwnerMessage, PartitionId, ViewNumber,
 };
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_store::{ReplicationPolicy, lease_clock};
 
 use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
@@ -32,15 +33,9 @@ use super::copy_thread::{CopyShared, CopyThread, FIRST_NAMESPACE, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
 use super::machine::{ClusterMachine, invalid, restored};
-use super::notice::{ClusterNotice, PanicNotice};
+use super::notice::ClusterNotice;
 use super::published::{KnownOwner, MemberPositions, Published};
 use super::status::ClusterStatus;
-
-/// The name of the driver's thread.
-const THREAD: &str = "ns-cluster";
-
-/// How often in each lease the driver looks at the time.
-const TICKS_PER_LEASE: u32 = 16;
 
 /// Drives the copies of this host until it is dropped.
 pub struct ClusterDriver {
@@ -52,6 +47,7 @@ pub struct ClusterDriver {
     shared: Arc<SharedDriver<Driver>>,
     published: Arc<Mutex<Published>>,
     thread: Option<JoinHandle<()>>,
+    is_realtime: bool,
 }
 
 impl fmt::Debug for ClusterDriver {
@@ -128,20 +124,13 @@ impl ClusterDriver {
             clock: HostClock::new(lease_clock()),
             published: Arc::clone(&published),
         };
-        let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
-        let told = PanicNotice { thread: THREAD, notices: Arc::clone(&driver.config.on_notice) };
         shared_driver.begin(driver);
-        let shared = Arc::clone(&shared_driver);
-        let ending = Arc::clone(&is_over);
-        let thread = std::thread::Builder::new()
-            .name(THREAD.to_owned())
-            .spawn(move || run((&shared, &told), &ending, tick))
-            .map_err(|error| {
-                let detail = format!("cannot start a thread: {error}");
-                Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
-            })?;
+        let told = (&shared_driver, Arc::clone(&config.on_notice));
+        let lease = Duration::from_millis(config.cluster.lease_ms.into());
+        let (thread, is_realtime) = lease_thread::start(told, &is_over, (lease, config.realtime))?;
         let (copies, thread) = (Mutex::new(opened), Some(thread));
-        Ok(Self { inbox, is_over, host, copies, config, shared: shared_driver, published, thread })
+        let shared = shared_driver;
+        Ok(Self { inbox, is_over, host, copies, config, shared, published, thread, is_realtime })
     }
 
     /// Opens a copy of a partition to whose group this host was added.
@@ -251,7 +240,8 @@ impl ClusterDriver {
         });
         let (engine, level) = (published.engine.clone(), published.level);
         let (silent_ms, applied) = (published.silent_ms(now()), published.applied);
-        ClusterStatus { engine, level, applied, copies: copies.collect(), silent_ms }
+        let (copies, is_realtime) = (copies.collect(), self.is_realtime);
+        ClusterStatus { engine, level, applied, copies, silent_ms, is_realtime }
     }
 }
 
@@ -304,34 +294,6 @@ fn start_copy(
 fn new_host(config: &DriverConfig) -> Host {
     let process = RandomState::new().build_hasher().finish();
     Host::new(config.host, process, now()).with_policy(config.cluster.copy_missing)
-}
-
-/// The driver's thread.
-fn run(
-    (shared, told): (&SharedDriver<Driver>, &PanicNotice),
-    is_over: &AtomicBool,
-    tick: Duration,
-) {
-    shared.inbox.begin();
-    let mut ticked = Duration::ZERO;
-    while !is_over.load(Ordering::Acquire) {
-        let is_running = shared.step(|driver| {
-            driver.take_events();
-            driver.take_inputs();
-            if lease_clock() >= ticked + tick {
-                ticked = lease_clock();
-                driver.tick();
-            }
-        });
-        if !is_running {
-            // A step has panicked on the thread of a connection.
-            (told.notices)(&ClusterNotice::Panicked { thread: told.thread });
-            break;
-        }
-        std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
-    }
-    // It waits for the threads of its connections.
-    drop(shared.end());
 }
 
 /// Before anything was decided, the state is that of the file. After a start it may be long past: a

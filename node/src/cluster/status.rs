@@ -109,4 +109,7 @@ pub struct ClusterStatus {
     /// Milliseconds since the last message of each host that this process has heard, about
     /// replication or by the engine.
     pub silent_ms: BTreeMap<HostId, u64>,
+    /// True if the thread that keeps leases runs before ordinary threads, and the program is locked
+    /// in memory.
+    pub is_realtime: bool,
 }

@@ -18,7 +18,7 @@ use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ClusterNotice, ConsensusEngine, CopyConfig, CopyStatus, DriverConfig,
     EngineEvent, EngineState, EngineStatus, EventWaker, HostAddress, OperatorOutcome, PeerEvent,
-    PeerListener, StateMachine, StoppedHolder, VoteChange,
+    PeerListener, RealtimeMode, StateMachine, StoppedHolder, VoteChange,
 };
 use nearstate_store::{
     CreateOptions, Namespace, NamespaceRules, Region, ReplicationPolicy, Schema, Session,
@@ -302,6 +302,7 @@ impl DrivenCluster {
             copies: vec![CopyConfig { partition: PARTITION, region: region.clone(), port: 6379 }],
             kills_stopped: self.kills_stopped,
             is_host_clock: false,
+            realtime: RealtimeMode::Off,
             highest: ClusterLevel::HIGHEST,
             tls: None,
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nearstate_membership::ask_for_report;
 use nearstate_model::{Error, Result};
-use nearstate_node::check_certificate;
+use nearstate_node::{RealtimeMode, check_certificate, check_realtime};
 use nearstate_store::{AttachOptions, Region, now_ms_coarse};
 use rustix::fs::{Access, OFlags, access};
 use serde_json::json;
@@ -44,6 +44,7 @@ pub(crate) fn of_start(
     any_owner: bool,
 ) -> Vec<CheckRow> {
     let mut rows = kernel.rows();
+    rows.extend(realtime(file.realtime, &host.name));
     rows.extend(certificate(file, host));
     rows.extend(file.private_key(host).and_then(|key| private_key(&host.name, &key)));
     rows.push(directory(file, host));
@@ -128,6 +129,29 @@ pub(crate) fn show(file: &ClusterFile, rows: &[CheckRow], is_json: bool) -> Stri
     let cells: Vec<_> = std::iter::once(head).chain(rows.iter().map(CheckRow::cells)).collect();
     let _ = write!(text, "{}", table(&cells));
     text
+}
+
+/// Whether the thread that keeps leases may run before ordinary threads, with locked memory.
+fn realtime(mode: RealtimeMode, host: &str) -> Option<CheckRow> {
+    let row = |outcome, detail| Some(CheckRow::new("realtime", host, outcome, detail));
+    if mode == RealtimeMode::Off {
+        return None;
+    }
+    let missing = match check_realtime() {
+        Ok(bytes) => {
+            let detail = format!("SCHED_FIFO, and {} MiB of the program are locked", bytes >> 20);
+            return row(RowOutcome::Passed, detail);
+        }
+        Err(missing) => missing,
+    };
+    if mode == RealtimeMode::Require {
+        return row(RowOutcome::Failed, format!("cluster.realtime = \"require\": {missing}"));
+    }
+    let detail = format!(
+        "a busy machine may delay the thread that keeps leases: {missing}. Or set \
+         cluster.realtime = \"off\""
+    );
+    row(RowOutcome::Warning, detail)
 }
 
 fn certificate(file: &ClusterFile, host: &FileHost) -> Option<CheckRow> {

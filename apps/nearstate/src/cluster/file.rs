@@ -18,7 +18,7 @@ use nearstate_cluster::{
 use nearstate_membership::{EtcdSettings, MemberTls, MembershipHost};
 use nearstate_model::limits::{REGION_BYTES_MAX, REGION_BYTES_MIN};
 use nearstate_model::{Error, Result};
-use nearstate_node::{ClientTls, HostAddress, Tls};
+use nearstate_node::{ClientTls, HostAddress, RealtimeMode, Tls};
 use nearstate_store::{NamespaceRules, ReplicationPolicy};
 
 use self::etcd::EtcdFile;
@@ -108,6 +108,8 @@ pub(crate) struct ClusterFile {
     pub(crate) kills_stopped: bool,
     /// The clock of expiry of an owned partition is the wall clock of its host.
     pub(crate) is_host_clock: bool,
+    /// Whether the thread that keeps leases runs before ordinary threads.
+    pub(crate) realtime: RealtimeMode,
     regions: String,
     directory: String,
     tls: Option<RawTls>,
@@ -181,6 +183,7 @@ impl ClusterFile {
             config,
             kills_stopped: cluster.kill_stopped,
             is_host_clock: choices::is_host_clock(&cluster.expiry_clock)?,
+            realtime: choices::realtime(&cluster.realtime)?,
             regions: cluster.regions,
             directory: cluster.directory,
             tls: raw.tls,

@@ -30,5 +30,6 @@ pub(crate) fn membership_config(
         machine: ClusterDriver::machines(&file.config, level::highest())?,
         report: Arc::new(String::new),
         on_refused: |_, _| (),
+        begin_thread: || (),
     })
 }

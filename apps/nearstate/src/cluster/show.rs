@@ -32,6 +32,7 @@ pub(crate) fn to_json(
         "directory_bytes_free": directory.and_then(|space| space.bytes_free),
         "directory_known": directory.is_some(),
         "regions_outside": outside.map(|partition| &partition.name).collect::<Vec<_>>(),
+        "realtime": status.is_realtime,
         "level": status.level.0,
         "level_highest": level::highest().0,
         "membership": {

@@ -27,7 +27,7 @@ use nearstate_membership::{EtcdEngine, MemberTls, MembershipConfig, RaftEngine};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClientTls, ClusterDriver, ConsensusEngine, DriverConfig, FileSystemSpace, Node, NodeConfig,
-    PeerListener, Protocol, check_tcp_address,
+    PeerListener, Protocol, RealtimeMode, check_tcp_address, keep_membership,
 };
 use nearstate_nudsf::{KeySource, NrfClient};
 use nearstate_observe::ObserveProtocol;
@@ -525,6 +525,10 @@ fn start(
         on_refused: |address, reason| {
             log::emit(log::MEMBER_REFUSED, &[("address", &address), ("reason", &reason)]);
         },
+        begin_thread: match file.realtime {
+            RealtimeMode::Off => || (),
+            RealtimeMode::Auto | RealtimeMode::Require => keep_membership,
+        },
         ..membership_config(&file, &host, tls.clone())?
     };
     let config = DriverConfig {
@@ -537,6 +541,7 @@ fn start(
         tls: tls.clone().map(|tls| tls.client),
         kills_stopped: file.kills_stopped,
         is_host_clock: file.is_host_clock,
+        realtime: file.realtime,
         highest: level::highest(),
         namespaces,
         on_peer_event: peers::on_member_event,

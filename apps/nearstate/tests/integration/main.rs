@@ -23,6 +23,7 @@ mod cluster_members;
 mod cluster_new_membership;
 mod cluster_nudsf;
 mod cluster_operate;
+mod cluster_realtime;
 mod cluster_sites;
 mod cluster_space;
 mod bench_micro;

@@ -48,6 +48,8 @@ pub(super) struct RawCluster {
     pub(super) kill_stopped: bool,
     #[serde(default = "default_expiry_clock")]
     pub(super) expiry_clock: String,
+    #[serde(default = "default_realtime")]
+    pub(super) realtime: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,6 +115,9 @@ const fn default_kill_stopped() -> bool {
 }
 fn default_expiry_clock() -> String {
     "steady".to_owned()
+}
+fn default_realtime() -> String {
+    "auto".to_owned()
 }
 const fn default_votes() -> bool {
     true

@@ -138,6 +138,23 @@ fn the_clock_of_expiry_is_steady_or_that_of_the_host() {
 }
 
 #[test]
+fn what_the_lease_thread_asks_for_is_automatic_off_or_required() {
+    let with = |text: &str| {
+        ClusterFile::parse(&GOOD.replacen("copies = 3", &format!("copies = 3\n{text}"), 1))
+    };
+    for (text, mode) in [
+        ("", RealtimeMode::Auto),
+        ("realtime = \"auto\"", RealtimeMode::Auto),
+        ("realtime = \"off\"", RealtimeMode::Off),
+        ("realtime = \"require\"", RealtimeMode::Require),
+    ] {
+        assert_eq!(with(text).unwrap().realtime, mode, "{text}");
+    }
+    let refused = with("realtime = \"yes\"").unwrap_err();
+    assert!(refused.contains("expected \"auto\", \"off\" or \"require\""), "{refused}");
+}
+
+#[test]
 fn each_mistake_of_a_site_has_its_own_error() {
     let good = site("degrade after 10s");
     for (from, to, error) in [

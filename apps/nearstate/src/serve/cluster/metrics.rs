@@ -160,6 +160,8 @@ impl ClusterSample {
         gauge(to, "membership_led", help, u64::from(engine.leader.is_some()))?;
         let help = "1 if the membership has stopped on this host.";
         gauge(to, "membership_failed", help, u64::from(engine.failure.is_some()))?;
+        let help = "1 if the thread that keeps leases runs before ordinary threads.";
+        gauge(to, "realtime", help, u64::from(status.is_realtime))?;
         let voters = file.hosts.iter().filter_map(|host| {
             let ms = engine.unanswered_ms.get(&host.id.0.into())?;
             Some(([("voter", host.name.clone())], seconds(ms * 1_000_000)))
