@@ -577,6 +577,17 @@ mod tests {
         let (first, second) = (file_name.display(), link_name.display());
         assert_eq!(text, format!("deleted {first} and the symbolic link {second}\n"));
         assert!(!file.exists() && std::fs::symlink_metadata(&link).is_err());
+        // The same, as JSON.
+        std::os::unix::fs::symlink("r", &link).unwrap();
+        for words in [["create", "--max=64MiB"], ["drop", "--json"]] {
+            out = Vec::new();
+            let arguments = ["region", words[0], words[1], link.to_str().unwrap()];
+            run(TestCli::try_parse_from(arguments).unwrap().command, &mut out).unwrap();
+        }
+        let json: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(json["file"].as_str(), file_name.to_str());
+        assert_eq!(json["links"][0].as_str(), link_name.to_str());
+        assert!(!file.exists() && std::fs::symlink_metadata(&link).is_err());
     }
 
     #[test]
