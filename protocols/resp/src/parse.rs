@@ -181,7 +181,7 @@ impl RequestParser {
     pub fn set_unauthenticated(&mut self, is_unauthenticated: bool) {
         if is_unauthenticated {
             // The lower limits hold for those as well.
-            //MUT self.parsed.clear();
+            self.parsed.clear();
         }
         self.is_unauthenticated = is_unauthenticated;
     }
