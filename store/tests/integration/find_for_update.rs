@@ -118,7 +118,8 @@ fn a_value_that_moves_is_found_at_the_record_that_has_it() {
             let (session, ue) = open(&fixture.region);
             let mut moves = 0_u64;
             while !is_over.load(Ordering::Acquire) {
-                let [from, to] = if moves.is_multiple_of(2) { [b"one", b"two"] } else { [b"two", b"one"] };
+                let [from, to] =
+                    if moves.is_multiple_of(2) { [b"one", b"two"] } else { [b"two", b"one"] };
                 session
                     .transact(|txn| {
                         txn.delete(ue, from)?;
