@@ -117,9 +117,21 @@ pub enum HostEffect {
         /// incomplete copy is discarded first).
         seal: Option<LogPosition>,
     },
-    /// Refuse writers, and raise the incarnation. An owner's region whose log ends at the seal
-    /// becomes a complete copy of that log up to there. Of any other one make positions behind the
-    /// seal a gap (receipts answer `Lost`), and discard the copy. Then give the region's facts.
+    /// Make the owner's region a complete copy of the sealed log up to the seal: refuse writers,
+    /// undo what its own log has behind the seal, and make these positions a gap (receipts answer
+    /// `Lost`). Its log is the sealed one, or has followed that from the seal on. Then give the
+    /// region's facts. If it is not possible, nothing has changed: give
+    /// [`NotUndone`](crate::HostInput::NotUndone).
+    UndoBehind {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The present view.
+        view: ViewNumber,
+        /// The end of the last sealed log.
+        seal: LogPosition,
+    },
+    /// Refuse writers, and raise the incarnation. Make positions behind the seal a gap (receipts
+    /// answer `Lost`), and discard the copy. Then give the region's facts.
     Demote {
         /// Of which partition.
         partition: PartitionId,
@@ -172,6 +184,7 @@ impl HostEffect {
             | Self::Answer { partition, .. }
             | Self::Freeze { partition, .. }
             | Self::Promote { partition, .. }
+            | Self::UndoBehind { partition, .. }
             | Self::Demote { partition, .. }
             | Self::Follow { partition, .. }
             | Self::StopFollowing { partition } => *partition,

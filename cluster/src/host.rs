@@ -125,6 +125,9 @@ impl Host {
             HostInput::Frozen { partition, view, held } => {
                 self.with(partition, now, effects, |member, _| member.frozen(view, held));
             }
+            HostInput::NotUndone { partition, view } => {
+                self.with(partition, now, effects, |member, _| member.not_undone(view));
+            }
             HostInput::Tick => {
                 for member in self.members.values_mut() {
                     member.advance(now, effects);

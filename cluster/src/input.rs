@@ -111,6 +111,14 @@ pub enum HostInput<'a> {
         /// What it holds.
         held: LogPosition,
     },
+    /// [`UndoBehind`](crate::HostEffect::UndoBehind) is not possible: the log is another one, or has
+    /// forgotten a part of what is to be undone, or the region has no room for it.
+    NotUndone {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view of the order.
+        view: ViewNumber,
+    },
     /// Time has passed. At least eight times in each lease.
     Tick,
 }

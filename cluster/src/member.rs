@@ -14,7 +14,7 @@ use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES, YIEL
 use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
 use crate::region::{CopyState, RegionState};
-use crate::role::{MemberRole, is_at, role_of};
+use crate::role::{MemberRole, role_of};
 use crate::switches::{Switch, Switches};
 
 /// One host's part in one partition.
@@ -35,6 +35,8 @@ pub(crate) struct PartitionMember {
     promise: Promise,
     is_fenced: bool,
     is_suspecting: bool,
+    /// The copy counts, so this host listens whether the owner lives.
+    is_watching: bool,
     /// What the copy held when it was frozen for this view.
     frozen: Option<(ViewNumber, LogPosition)>,
     floor: u64,
@@ -42,6 +44,8 @@ pub(crate) struct PartitionMember {
     promoted: Option<ViewNumber>,
     /// The origin of the own log, of which a member has more than the region.
     outdated: Option<ViewNumber>,
+    /// The view in which the region could not be made a copy by undoing what its log has more.
+    not_undone: Option<ViewNumber>,
     /// The last effect that is repeated until something shows that it is done.
     repeated: Option<(HostEffect, Monotonic)>,
 }
@@ -70,10 +74,12 @@ impl PartitionMember {
             promise: Promise::at_start(lease, switches, started),
             is_fenced: true,
             is_suspecting: false,
+            is_watching: false,
             frozen: None,
             floor: 0,
             promoted: None,
             outdated: None,
+            not_undone: None,
             repeated: None,
         }
     }
@@ -95,6 +101,12 @@ impl PartitionMember {
 
     pub(crate) fn region(&mut self, read: RegionState) {
         let facts = self.merged(read);
+        if let Some(RegionState { copy: CopyState::Owner { .. }, .. }) = self.facts
+            && matches!(facts.copy, CopyState::Follower(_))
+        {
+            // It held more when it was frozen.
+            self.frozen = None;
+        }
         let was_there = self.facts.is_some_and(|known| known.copy != CopyState::Empty);
         if was_there && facts.copy == CopyState::Empty {
             // The region is lost, or was discarded: whatever ran on it has ended.
@@ -265,6 +277,11 @@ impl PartitionMember {
         let (partition, view, host) = (self.partition(), self.group.view(), self.me);
         self.store_view(effects);
         let (CopyState::Follower(_) | CopyState::Owner { .. }) = facts.copy else { return };
+        let is_owner = self.group.excluded() == Some(host);
+        if !is_owner && self.group.is_unsettled() && self.undo_behind(now, facts, effects) {
+            // Its report counts when it ends at the seal.
+            return;
+        }
         let held = match (self.frozen, facts.copy) {
             (Some((frozen, held)), _) if frozen == view => held,
             (None | Some(_), CopyState::Follower(held))
@@ -278,15 +295,17 @@ impl PartitionMember {
             }
         };
         let GroupPhase::Sealing { reports } = self.group.phase() else { return };
-        let is_owner = self.group.excluded() == Some(host);
         let is_present = !self.group.is_operator_needed()
             && facts.copy == CopyState::Owner { origin: self.group.origin() };
         let returns_at = self.phase_began.plus(RETURN_LEASES * self.lease.promise_ns());
         let yields_until = self.phase_began.plus(YIELD_LEASES * self.lease.promise_ns());
+        let has_reported = reports.contains_key(&host);
+        let repeats = has_reported && self.group.decides(host);
+        let yields = repeats || self.group.yields(host);
         let may_report = self.promise.has_ended(now)
             && self.renewals_have_ended(now)
-            && (!self.group.yields(host) || now >= yields_until);
-        if !reports.contains_key(&host) && may_report {
+            && (!yields || now >= yields_until);
+        if (!has_reported || repeats) && may_report {
             self.propose(now, Command::Report { partition, view, host, held }, effects);
         } else if is_owner && is_present && !self.is_outdated() && now >= returns_at {
             self.propose(now, Command::Return { partition, view, host }, effects);
@@ -459,7 +478,12 @@ impl PartitionMember {
             effects.push(HostEffect::Follow { partition, owner, view, start });
         }
         let is_complete = matches!(facts.copy, CopyState::Follower(_));
-        if self.group.full().contains(&self.me) && is_complete {
+        let watches = self.group.full().contains(&self.me) && is_complete;
+        if watches && !std::mem::replace(&mut self.is_watching, watches) {
+            self.promise.listen(now);
+        }
+        self.is_watching = watches;
+        if watches {
             self.watch_owner(now, owner, effects);
         }
     }
@@ -485,28 +509,20 @@ impl PartitionMember {
         }
     }
 
-    /// Keeps an outdated copy while too few others are complete, then discards it. An owner's whose
-    /// log ends at the seal is no longer than the partition: it becomes a copy with its records.
+    /// Makes an owner's region a copy of what was sealed. Another copy, or one of which that is not
+    /// possible, is kept while too few others are complete, and is then discarded.
     fn discard(&mut self, now: Monotonic, facts: RegionState, effects: &mut Effects) {
         self.store_view(effects);
-        let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
-        let is_sealed_log = matches!(
-            (facts.copy, seal),
-            (CopyState::Owner { origin }, Some(seal)) if origin == seal.origin
-        );
-        if is_sealed_log && !self.is_frozen() {
-            // So that it is known where its log ends.
-            self.repeat(now, HostEffect::Freeze { partition, view }, effects);
+        if self.undo_behind(now, facts, effects) {
             return;
         }
-        let ends_at = |seal| self.frozen.is_some_and(|(_, held)| is_at(&held, &seal));
-        let is_kept = is_sealed_log && seal.is_some_and(ends_at);
+        let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
         let needed = self.group.acknowledgements();
         let is_settled = self.group.full().len() >= needed;
         let is_needed = self.group.group().len() <= needed;
         let kept_until = self.phase_began.plus(KEEP_COPY_LEASES * self.lease.promise_ns());
         let waits = now < kept_until && !self.switches.is_off(Switch::KeepCopy);
-        if !is_kept && !is_settled && !is_needed && waits {
+        if !is_settled && !is_needed && waits {
             return;
         }
         if self.switches.is_off(Switch::DiscardOutdated)
@@ -514,9 +530,23 @@ impl PartitionMember {
         {
             return;
         }
-        if self.repeat(now, HostEffect::Demote { partition, view, seal }, effects) && !is_kept {
+        if self.repeat(now, HostEffect::Demote { partition, view, seal }, effects) {
             self.tell(ClusterEventKind::CopyDiscarded, effects);
         }
+    }
+
+    /// Undoes what an owner's log has behind the seal. False if there is no such log, or it was
+    /// found that it is not possible.
+    fn undo_behind(&mut self, now: Monotonic, facts: RegionState, effects: &mut Effects) -> bool {
+        let (partition, view) = (self.partition(), self.group.view());
+        let (CopyState::Owner { .. }, Some(seal)) = (facts.copy, self.group.seal()) else {
+            return false;
+        };
+        if self.not_undone == Some(view) || self.switches.is_off(Switch::UndoBehind) {
+            return false;
+        }
+        self.repeat(now, HostEffect::UndoBehind { partition, view, seal }, effects);
+        true
     }
 
     /// Stores that this host acts in the present view, on the present revision. A membership that

@@ -71,6 +71,10 @@ impl PartitionMember {
         }
     }
 
+    pub(crate) fn not_undone(&mut self, view: ViewNumber) {
+        self.not_undone = Some(view);
+    }
+
     /// A member has entries of this log that the region has not: the region is an older one of this
     /// host. Only a host that counts, in the view that is served, may say so.
     pub(crate) fn ahead(&mut self, host: HostId, view: ViewNumber, effects: &mut Effects) {

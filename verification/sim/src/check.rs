@@ -1,13 +1,8 @@
 //! What must hold after every step.
 
 use crate::region::{Copy, Region};
-use crate::world::{LEASE_MS, MS, PARTITION, World};
-use nearstate_cluster::limits::KEEP_COPY_LEASES;
+use crate::world::World;
 use nearstate_cluster::{Applied, GroupPhase, GroupState, HostId, LogPosition};
-
-/// For so long behind a seal no host discards a copy that others may need (rule 8), by a clock that
-/// is 2 % fast.
-const KEPT_FOR: u64 = KEEP_COPY_LEASES * LEASE_MS as u64 * MS * 100 / 102;
 
 impl World {
     pub(crate) fn violate(&mut self, what: &str) {
@@ -16,7 +11,7 @@ impl World {
         }
     }
 
-    fn holds_released(&self, region: &Region) -> bool {
+    pub(crate) fn holds_released(&self, region: &Region) -> bool {
         let (length, check) = self.ledger.released;
         region.is_complete() && region.check_at(length) == Some(check)
     }
@@ -98,7 +93,6 @@ impl World {
             self.violate("Durable: the sealed copy lacks what was released");
         }
         self.seal_log(seal);
-        self.ledger.sealed_at.insert(self.latest().origin(), self.now);
     }
 
     /// An operator gives the partition to a host that has reported. Only what lost copies had may be
@@ -119,14 +113,23 @@ impl World {
         self.continue_with((kept, kept_check));
     }
 
-    /// Are so many copies of the full members lost that too few of the others can report?
+    /// Are so many copies lost that only an operator can go on? Of F full members n, so that too
+    /// few of the others can report. After a seal that has left fewer than n of them, all copies
+    /// that have what was sealed.
     pub(crate) fn is_operator_due(&self) -> bool {
         let group = self.latest();
-        let needed = if group.degraded().is_some() { 1 } else { group.acknowledgements() };
-        let is_lost = |host: &&HostId| !self.node(**host).region.is_complete();
-        let lost = group.full().iter().filter(is_lost).count();
-        // Whatever other hosts have, as long as it does not count.
-        self.ledger.is_disaster || lost >= needed.min(group.full().len())
+        let region = |host: &HostId| &self.node(*host).region;
+        if group.is_unsettled() {
+            let has_sealed = |host: &HostId| {
+                let held = region(host).held();
+                let is_it = Some(held) == group.seal() || held.origin == group.origin();
+                region(host).is_complete() && is_it
+            };
+            return !group.group().iter().any(has_sealed);
+        }
+        let needed = self.needed();
+        let lost = group.full().iter().filter(|host| !region(host).is_complete());
+        self.ledger.is_disaster || lost.count() >= needed
     }
 
     /// The partition continues with this much of what was released, by the decision of an operator.
@@ -153,6 +156,14 @@ impl World {
         }
     }
 
+    /// What a copy had behind the seal was undone.
+    pub(crate) fn check_undone(&mut self, host: HostId, held_released: bool) {
+        let holds = self.holds_released(&self.node(host).region);
+        if held_released && !holds && !self.ledger.is_disaster {
+            self.violate("Durable: what was released is undone");
+        }
+    }
+
     /// A copy is about to be discarded. What was decided with its report is not yet known.
     pub(crate) fn check_reported(&mut self, host: HostId) {
         if let GroupPhase::Sealing { reports } = self.latest().phase()
@@ -162,43 +173,39 @@ impl World {
         }
     }
 
-    /// The hosts of the group that hold everything that was released. The copy of a host that has
-    /// left is of no use to the group.
-    fn holders(&self) -> usize {
-        let group = self.latest().group().iter();
-        group.filter(|host| self.holds_released(&self.node(**host).region)).count()
+    /// Does the host hold everything that was released? The copy of a host that has left is of no
+    /// use to the group.
+    fn is_holder(&self, host: HostId) -> bool {
+        self.latest().group().contains(&host) && self.holds_released(&self.node(host).region)
     }
 
-    /// Does a discard count as the loss of a host (decision 026, consequences)? If all hosts of the
-    /// group must hold a commit, the copy has to join anew before it can be one of them again.
-    /// Otherwise it is kept until enough others are complete, for a while: what these do not hold
-    /// then is lost with them. The host acts on the state that it knows.
-    fn is_discard_loss(&self, host: HostId) -> bool {
-        let known = self.node(host).process.as_ref().map(|process| &self.states[process.applied]);
-        let Some(known) = known.and_then(|state| state.group(PARTITION)) else { return false };
-        let needed = known.acknowledgements();
-        let sealed_at = self.ledger.sealed_at.get(&known.origin()).copied().unwrap_or_default();
-        known.group().len() <= needed
-            || known.full().len() >= needed
-            || self.now >= sealed_at + KEPT_FOR
-    }
-
-    /// A copy is about to be lost, or discarded.
-    pub(crate) fn check_gone(&mut self, host: HostId, is_loss: bool) {
+    /// So many hosts may be lost, less one, once as many full members hold everything.
+    fn needed(&self) -> usize {
         let latest = self.latest();
-        let needed = if latest.degraded().is_some() { 1 } else { latest.acknowledgements() };
-        let holders = self.holders();
-        if holders >= needed {
+        if latest.degraded().is_some() { 1 } else { latest.acknowledgements() }
+    }
+
+    /// Do as many full members hold everything that was released as must? Then earlier losses are
+    /// made up for.
+    pub(crate) fn note_counted(&mut self) {
+        let counted = self.latest().full().iter().filter(|host| self.is_holder(**host));
+        if counted.count() >= self.needed() {
             self.ledger.losses = 0;
         }
-        let is_member = self.latest().group().contains(&host);
-        if self.ledger.released.0 == 0
-            || !is_member
-            || !self.holds_released(&self.node(host).region)
-        {
+    }
+
+    /// A copy is about to be lost, or discarded. One that has to join anew counts as lost until it is
+    /// full: its owner has not kept what it lacks, or its host was silent over a seal, or over two.
+    /// An owner's does not if it is known where its log was sealed: what it has more is undone.
+    pub(crate) fn check_gone(&mut self, host: HostId, is_loss: bool) {
+        self.note_counted();
+        let needed = self.needed();
+        let hosts = self.latest().group().iter();
+        let holders = hosts.filter(|host| self.is_holder(**host)).count();
+        if self.ledger.released.0 == 0 || !self.is_holder(host) {
             return;
         }
-        if is_loss || holders <= needed && self.is_discard_loss(host) {
+        if is_loss {
             self.ledger.losses += 1;
         }
         if holders == 1 {

@@ -2,6 +2,7 @@
 
 use crate::event::SimulatedEvent;
 use crate::node::{Follow, Process, Serve};
+use crate::options::Faults;
 use crate::region::{Copy, Region};
 use crate::world::{MS, PARTITION, World};
 use nearstate_cluster::{
@@ -61,6 +62,7 @@ impl World {
             HostEffect::Unfence { .. } => self.order_fence(host, false),
             HostEffect::Freeze { view, .. } => self.freeze(host, view),
             HostEffect::Promote { origin, .. } => self.promote(host, origin),
+            HostEffect::UndoBehind { view, seal, .. } => self.undo_behind(host, view, &seal),
             HostEffect::Demote { seal, .. } => self.demote(host, seal),
             HostEffect::Serve { .. }
             | HostEffect::StopServing { .. }
@@ -76,7 +78,8 @@ impl World {
         match effect {
             HostEffect::Serve { view, .. } => {
                 let (followers, heard) = Default::default();
-                process.serve = Some(Serve { view, followers, heard });
+                let kept_from = process.kept_from;
+                process.serve = Some(Serve { view, kept_from, followers, heard });
             }
             HostEffect::StopServing { .. } => process.serve = None,
             HostEffect::Follow { owner, view, start, .. } => {
@@ -111,6 +114,7 @@ impl World {
             | HostEffect::Unfence { .. }
             | HostEffect::Freeze { .. }
             | HostEffect::Promote { .. }
+            | HostEffect::UndoBehind { .. }
             | HostEffect::Demote { .. }
             | HostEffect::Event(_) => unreachable!("not about connections: {effect:?}"),
         }
@@ -147,6 +151,7 @@ impl World {
         }
         self.states.push(state);
         self.check_applied(&before, applied);
+        self.note_counted();
         let upto = self.states.len() - 1;
         for host in self.nodes.keys().copied().collect::<Vec<_>>() {
             let delay = match self.random.u8(..) {
@@ -234,18 +239,28 @@ impl World {
         self.tell_facts(host);
     }
 
-    fn demote(&mut self, host: HostId, seal: Option<LogPosition>) {
-        let region = &self.node(host).region;
-        let is_at_seal = region.copy == Copy::Owner && seal == Some(region.held());
-        if is_at_seal {
+    /// Where logs have forgotten what is to be undone, it is not possible.
+    fn undo_behind(&mut self, host: HostId, view: ViewNumber, seal: &LogPosition) {
+        let forgets = self.options.faults == Faults::ForgetfulLogs && self.random.bool();
+        let held = self.holds_released(&self.node(host).region);
+        let is_undone = !forgets && self.node_mut(host).region.undo_behind(seal);
+        if is_undone {
             self.ledger.kept += 1;
+            self.check_undone(host, held);
+            return self.tell_facts(host);
         }
-        if is_at_seal || self.options.is_off(Switch::DiscardOutdated) {
+        self.step(host, HostInput::NotUndone { partition: PARTITION, view });
+    }
+
+    fn demote(&mut self, host: HostId, seal: Option<LogPosition>) {
+        if self.options.is_off(Switch::DiscardOutdated) {
             let region = &mut self.node_mut(host).region;
             region.copy = Copy::Follower;
             region.is_fenced = true;
         } else {
-            self.check_gone(host, false);
+            let mut region = self.node(host).region.clone();
+            let could_stay = seal.is_some_and(|seal| region.undo_behind(&seal));
+            self.check_gone(host, !could_stay);
             self.node_mut(host).region.discard(Copy::Empty);
         }
         self.tell_facts(host);
@@ -285,6 +300,7 @@ impl World {
             follow: None,
             ending: None,
             serve: None,
+            kept_from: None,
             watched: None,
             hold: None,
         };

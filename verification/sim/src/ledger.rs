@@ -1,6 +1,5 @@
 //! What was promised in a run, and what happened to the copies.
 
-use nearstate_cluster::ViewNumber;
 use std::collections::BTreeMap;
 
 /// What was promised, and what happened to the copies.
@@ -12,9 +11,7 @@ pub(crate) struct Ledger {
     pub(crate) sealed: BTreeMap<u64, u64>,
     /// Which transaction has which place in which log.
     pub(crate) places: BTreeMap<(u64, u64), u64>,
-    /// When the log of each origin began.
-    pub(crate) sealed_at: BTreeMap<ViewNumber, u64>,
-    /// Copies that were lost or discarded since n of them held everything that was released.
+    /// Hosts whose copy of everything that was released was lost, since n full members had one.
     pub(crate) losses: usize,
     /// The last copy of something released is lost, by n losses or more.
     pub(crate) is_disaster: bool,

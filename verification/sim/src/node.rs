@@ -44,6 +44,8 @@ pub(crate) struct Follow {
 #[derive(Debug, Clone)]
 pub(crate) struct Serve {
     pub(crate) view: ViewNumber,
+    /// From where on it has the log before its own one.
+    pub(crate) kept_from: Option<usize>,
     /// The connection of each follower, and how many entries it has acknowledged.
     pub(crate) followers: BTreeMap<HostId, (ConnectionNumber, usize)>,
     /// When each follower was heard last, and up to where it has the log.
@@ -60,6 +62,8 @@ pub(crate) struct Process {
     /// A connection that has said hello, and whose thread has not yet seen that it is not wanted.
     pub(crate) ending: Option<ConnectionNumber>,
     pub(crate) serve: Option<Serve>,
+    /// How many entries are older than those that it has applied itself, and keeps for others.
+    pub(crate) kept_from: Option<usize>,
     /// The view in which it says what is decided.
     pub(crate) watched: Option<ViewNumber>,
     /// An operator holds the writers.

@@ -35,6 +35,9 @@ pub(crate) struct Region {
     pub(crate) log: u64,
     /// How many entries are older than that log.
     pub(crate) base: usize,
+    /// The log that an owner's region has followed up to there: itself, its origin, and how many
+    /// entries are older than that.
+    pub(crate) taken_over: Option<(u64, ViewNumber, usize)>,
     pub(crate) content: Vec<SimulatedEntry>,
     pub(crate) record: MemberRecord,
     pub(crate) replicated: u64,
@@ -52,6 +55,7 @@ impl Region {
             origin: ViewNumber::NONE,
             log: 0,
             base: 0,
+            taken_over: None,
             content: Vec::new(),
             record: MemberRecord::NEW,
             replicated: 0,
@@ -119,12 +123,37 @@ impl Region {
 
     /// Becomes a region that writes a log of its own.
     pub(crate) fn promote(&mut self, log: u64, origin: ViewNumber) {
+        let has_followed = self.copy == Copy::Follower;
+        self.taken_over = has_followed.then_some((self.log, self.origin, self.base));
         self.copy = Copy::Owner;
         self.log = log;
         self.origin = origin;
         self.base = self.content.len();
         self.replicated = 0;
         (self.is_fenced, self.is_drained) = (true, false);
+    }
+
+    /// Becomes a copy that ends at the seal, if it is an owner's whose log is the sealed one or has
+    /// followed that from there on.
+    pub(crate) fn undo_behind(&mut self, seal: &LogPosition) -> bool {
+        if self.copy != Copy::Owner {
+            return false;
+        }
+        let own = (self.log, self.origin, self.base);
+        for (log, origin, base) in self.taken_over.into_iter().chain([own]) {
+            let end = base + seal.position as usize;
+            let is_there = end <= self.content.len() && (log == own.0 || end == self.base);
+            let mut wanted = *seal;
+            wanted.log[..8].copy_from_slice(&log.to_le_bytes());
+            wanted.origin = origin;
+            if is_there && wanted == *seal && self.check_at(end) == Some(seal.check) {
+                self.content.truncate(end);
+                (self.log, self.origin, self.base) = (log, origin, base);
+                (self.copy, self.is_fenced, self.taken_over) = (Copy::Follower, true, None);
+                return true;
+            }
+        }
+        false
     }
 
     /// Writers are admitted.

@@ -155,9 +155,18 @@ impl World {
             let (partition, host) = (PARTITION, from);
             return self.step(to, HostInput::OlderRegion { partition, host, view });
         }
+        let kept_from = serve.kept_from;
         let is_prefix =
             |has: &FollowerPosition| region.check_at(has.length) == Some(has.check) || !checks;
-        let length = has.filter(|has| is_prefix(has) && !forgets).map(|has| has.length);
+        // Of the log before its own one the owner's process has what it has applied itself.
+        let is_kept = |has: &FollowerPosition| {
+            let is_old = region.taken_over.is_some_and(|(log, _, _)| log == has.log);
+            let is_covered = kept_from.is_some_and(|from| from <= has.length);
+            has.log == region.log || is_old && (has.length == region.base || is_covered)
+        };
+        let is_kept = |has: &FollowerPosition| is_kept(has) || !checks;
+        let continues = |has: &FollowerPosition| is_prefix(has) && is_kept(has) && !forgets;
+        let length = has.filter(continues).map(|has| has.length);
         let join_to = region.content.len();
         serve.followers.insert(from, (connection, length.unwrap_or(0)));
         let input = HostInput::Connected { partition: PARTITION, host: from, view, connection };
@@ -188,6 +197,10 @@ impl World {
                     return;
                 }
                 (follow.is_connected, follow.join_to, follow.heard_at) = (true, join_to, now);
+                let end = if discard { join_to } else { node.region.content.len() };
+                if discard || process.kept_from.is_none() {
+                    process.kept_from = Some(end);
+                }
             }
             // Its view has ended.
             Some(_) | None => {
@@ -200,7 +213,7 @@ impl World {
         }
         if discard && node.region.copy != Copy::Owner {
             self.check_reported(host);
-            self.check_gone(host, false);
+            self.check_gone(host, true);
             self.node_mut(host).region.discard(Copy::Joining);
             self.tell_facts(host);
         }
@@ -252,6 +265,9 @@ impl World {
         // Everything of older logs is there: what follows is of the owner's own log.
         if region.log != log && region.content.len() >= base && index <= region.content.len() {
             (region.log, region.origin, region.base) = (log, origin, base);
+            if let Some(process) = &mut node.process {
+                process.kept_from = process.kept_from.max(Some(base));
+            }
         }
         if region.copy == Copy::Joining && region.content.len() >= join_to && region.log == log {
             region.copy = Copy::Follower;

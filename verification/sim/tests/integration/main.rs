@@ -252,3 +252,67 @@ fn look() {
     }
     println!("{:?}", report.violation);
 }
+
+#[test]
+#[ignore = "temporary"]
+fn survey() {
+    let kind = std::env::var("FAULTS").unwrap_or_default();
+    let seeds: u64 = std::env::var("SEEDS").unwrap().parse().unwrap();
+    let first: u64 = std::env::var("FIRST").map_or(0, |text| text.parse().unwrap());
+    let options = survey_kind(&kind);
+    let mut n = 0;
+    let started = std::time::Instant::now();
+    let mut accepted = 0;
+    for seed in first..first + seeds {
+        let report = run(seed, &options);
+        accepted += report.accepted;
+        if let Some(violation) = report.violation {
+            n += 1;
+            println!("{kind} {seed} {violation}");
+        }
+    }
+    println!("{kind}: {n} of {seeds} in {:?}, {accepted} accepted", started.elapsed());
+}
+
+fn survey_kind(kind: &str) -> SimulationOptions {
+    let all = SimulationOptions::all();
+    let mut options = all;
+    for part in kind.split('-') {
+        options = match part {
+            "all" => options.with_faults(Faults::All),
+            "noloss" => options.with_faults(Faults::NoLoss),
+            "owners" => options.with_faults(Faults::OlderOwners),
+            "members" => options.with_faults(Faults::OlderMembers),
+            "forget" => options.with_faults(Faults::ForgetfulLogs),
+            "lost" => options.with_faults(Faults::OwnerLost),
+            "deaf" => options.with_faults(Faults::OwnerDeaf),
+            "dlost" => options.with_faults(Faults::DegradedOwnerLost),
+            "dcut" => options.with_faults(Faults::DegradedOwnerCut),
+            "dlives" => options.with_faults(Faults::DegradedOwnerLives),
+            "groups" => options.with_group_changes(),
+            "drains" => options.with_drains(),
+            "degrade" => options.with_degradation(700),
+            "22" => options.with_group(2, 2),
+            "32" => options.with_group(3, 2),
+            "33" => options.with_group(3, 3),
+            "42" => options.with_group(4, 2),
+            "43" => options.with_group(4, 3),
+            "44" => options.with_group(4, 4),
+            "log" => options.with_log(),
+            "nosealed" => options.without(Switch::SealedCopies),
+            other => panic!("{other}"),
+        };
+    }
+    options
+}
+
+#[test]
+#[ignore = "temporary"]
+fn show() {
+    let seed = std::env::var("SEED").unwrap().parse().unwrap();
+    let report = run(seed, &survey_kind(&std::env::var("FAULTS").unwrap()).with_log());
+    for line in &report.log {
+        println!("{line}");
+    }
+    println!("{:?}", report.violation);
+}
