@@ -6,7 +6,7 @@ mod command;
 mod output;
 
 use crate::{packages, run};
-use output::{SuiteResults, TestCount};
+use output::{SuiteResults, TestCount, TestFailure};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -57,18 +57,21 @@ pub(crate) fn all(root: &Path, only: &[String]) -> Result<bool, String> {
         println!("FAIL  {error}");
         total.failed += 1;
     }
-    let (mut table, mut programs, mut repeated) = (String::new(), Vec::new(), Vec::new());
+    let (mut table, mut programs) = (String::new(), Vec::new());
+    let (mut repeated, mut failures) = (Vec::new(), Vec::new());
     for (suite, (results, seconds)) in chosen.iter().zip(run_side_by_side(root, &chosen)) {
         let TestCount { passed, failed } = results.count;
         let _ = writeln!(table, "{:<12} {seconds:>8.1} {passed:>8} {failed:>8}", suite.name);
         programs.extend(results.programs);
         repeated.extend(results.repeated);
+        failures.extend(results.failures);
         total.add(results.count);
     }
     println!("\n{:<12} {:>8} {:>8} {:>8}", "suite", "seconds", "passed", "failed");
     print!("{table}");
     print_slowest(programs);
     print_repeated(&repeated);
+    print_failures(&failures);
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(total.failed == 0)
 }
@@ -87,6 +90,16 @@ fn print_repeated(repeated: &[String]) {
         println!("\nfailed beside other tests and passed alone: look at the first output of each");
         for name in repeated {
             println!("  {name}");
+        }
+    }
+}
+
+/// The output of all tests is long: its end has what failed, and why.
+fn print_failures(failures: &[TestFailure]) {
+    for TestFailure { name, last_lines } in failures {
+        println!("\nFAIL  {name}");
+        for line in last_lines {
+            println!("  {line}");
         }
     }
 }
@@ -156,7 +169,13 @@ fn loom(root: &Path, print: &mut PrintLine<'_>) -> SuiteResults {
         .current_dir(root);
     let (output, is_success) = command::run(command, print);
     let count = output.count.checked(is_success);
-    SuiteResults { count, programs: output.programs, ..SuiteResults::default() }
+    let mut names = output.failed_tests;
+    if count.failed > 0 && names.is_empty() {
+        names.push("no test by its name, see the output of the suite".to_owned());
+    }
+    let failure = |name| TestFailure { name: format!("{name} (loom)"), last_lines: Vec::new() };
+    let failures = names.into_iter().map(failure).collect();
+    SuiteResults { count, programs: output.programs, failures, ..SuiteResults::default() }
 }
 
 /// The `nearstate` that is built for the tests.

@@ -30,6 +30,17 @@ pub(super) struct SuiteResults {
     pub programs: Vec<(String, f64)>,
     /// Tests that failed beside other tests and passed when they were repeated alone.
     pub repeated: Vec<String>,
+    /// The others that failed.
+    pub failures: Vec<TestFailure>,
+}
+
+/// A test that failed, or a command that failed without naming a test.
+#[derive(Debug)]
+pub(super) struct TestFailure {
+    /// The test and its program.
+    pub name: String,
+    /// The end of the last output of it alone, empty if it did not run alone.
+    pub last_lines: Vec<String>,
 }
 
 /// The parsed output of a command that runs test programs.

@@ -1,7 +1,7 @@
 //! Builds the test programs of the workspace, and runs them side by side.
 
 use super::command;
-use super::output::{SuiteResults, TestCount, TestOutput};
+use super::output::{SuiteResults, TestCount, TestFailure, TestOutput};
 use crate::run;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,10 @@ const LONGEST: [&str; 6] = [
 
 /// Failed tests of one program that are repeated. If more fail, it is not for lack of time.
 const REPEATED_MAX: usize = 4;
+
+/// Lines of the last output of a failed test that the closing list repeats: the message of a panic
+/// and what the test printed before it.
+const LAST_LINES: usize = 40;
 
 /// The variable with the number of tests that a test program runs at the same time.
 const THREADS: &str = "RUST_TEST_THREADS";
@@ -54,6 +58,7 @@ pub(super) fn run_all(root: &Path, program: &Path) -> SuiteResults {
             println!("FAIL  {why}");
             return SuiteResults {
                 count: TestCount { passed: 0, failed: 1 },
+                failures: vec![TestFailure { name: why, last_lines: Vec::new() }],
                 ..SuiteResults::default()
             };
         }
@@ -94,11 +99,17 @@ fn run_program(test: &TestProgram, program: &Path, results: &Mutex<SuiteResults>
     }
     let failed = run_one(&test.name, command, results);
     if failed.len() > REPEATED_MAX {
+        let failures = failed.iter().map(|name| failure_of(test, name, Vec::new()));
+        locked(results).failures.extend(failures);
         return;
     }
     for name in failed {
         repeat(test, &name, program, results);
     }
+}
+
+fn failure_of(test: &TestProgram, name: &str, last_lines: Vec<String>) -> TestFailure {
+    TestFailure { name: format!("{name} ({})", test.name), last_lines }
 }
 
 /// Repeats a failed test. Passes it then, its failure is reported and not counted: a test of
@@ -112,13 +123,16 @@ fn repeat(test: &TestProgram, name: &str, program: &Path, results: &Mutex<SuiteR
     let has_passed = is_success && output.count == TestCount { passed: 1, failed: 0 };
     let mut results = locked(results);
     println!("\n── {}: {name}, repeated", test.name);
-    for line in lines {
+    for line in &lines {
         println!("{line}");
     }
     if has_passed {
         results.count.failed -= 1;
         results.count.passed += 1;
         results.repeated.push(format!("{name} ({})", test.name));
+    } else {
+        let last_lines = lines.split_off(lines.len().saturating_sub(LAST_LINES));
+        results.failures.push(failure_of(test, name, last_lines));
     }
 }
 
@@ -138,7 +152,12 @@ fn run_one(name: &str, command: Command, results: &Mutex<SuiteResults>) -> Vec<S
     results.count.add(count);
     results.programs.push((name.to_owned(), begun.elapsed().as_secs_f64()));
     let are_named = u64::try_from(failed_tests.len()) == Ok(count.failed);
-    if are_named { failed_tests } else { Vec::new() }
+    if are_named {
+        return failed_tests;
+    }
+    let name = format!("{name}: failures without a name, see its output");
+    results.failures.push(TestFailure { name, last_lines: Vec::new() });
+    Vec::new()
 }
 
 /// A library or a program without tests of its own has a test program all the same.
