@@ -226,6 +226,11 @@ pub fn since_boot() -> Duration {
     clock(libc::CLOCK_MONOTONIC_COARSE)
 }
 
+/// The processor time of the calling thread.
+pub fn thread_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -55,7 +55,8 @@ mod without_fallocate;
 
 pub use allocator::release_allocator_memory;
 pub use clock::{
-    lease_clock, lease_clock_ms, now_ms, now_ms_coarse, since_boot, wall_ahead_ms, without_expiry,
+    lease_clock, lease_clock_ms, now_ms, now_ms_coarse, since_boot, thread_time, wall_ahead_ms,
+    without_expiry,
 };
 pub use cluster::{OwnerLease, VIEW_MAX};
 pub use counter::Counter;

@@ -71,7 +71,7 @@ pub use nearstate_memory::{
     StallDecision, StallHook, StalledHolder, Takeover, ThreadCall, ThreadGuard, VIEW_MAX,
     barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory,
     lease_clock, now_ms, now_ms_coarse, prefetch, release_allocator_memory, since_boot,
-    user_directory, wall_ahead_ms, with_signals_blocked,
+    thread_time, user_directory, wall_ahead_ms, with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, KeptInOperation, Result, limits};
 pub use prefetch::Prefetch;

@@ -362,7 +362,8 @@ fn zeros() -> String {
 
 #[test]
 fn req_hostile_a_list_of_large_subscriptions_takes_memory_for_its_text_only() {
-    const COUNT: u64 = 14;
+    // The parsed values of all of them take more than what is allowed below.
+    const COUNT: u64 = 6;
     let node = node_process();
     let mut client = TestClient::connect(node.address);
     for number in 0..COUNT {
@@ -375,7 +376,7 @@ fn req_hostile_a_list_of_large_subscriptions_takes_memory_for_its_text_only() {
     }
     let before = node.memory_bytes_max();
     let listed = client.get("/subs-to-notify");
-    assert_eq!(listed.is(200, "").json().as_array().map(Vec::len), Some(14));
+    assert_eq!(listed.is(200, "").json().as_array().map(Vec::len), Some(6));
     let grown = node.memory_bytes_max() - before;
     // Room for the text doubles as it grows, and one document is parsed at a time.
     assert!(grown < (COUNT << 20) * 4 + GROWTH_MAX, "{} MiB", grown >> 20);

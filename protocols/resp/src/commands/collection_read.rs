@@ -5,7 +5,7 @@
 use crate::records::{KeyedRecords, RecordRef};
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;
-use nearstate_store::{Fields, Members, Namespace, since_boot};
+use nearstate_store::{Fields, Members, Namespace, thread_time};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ pub(super) const SLICE_BYTES: usize = 128 << 10;
 /// Repetitions in slices.
 const RESTARTS_MAX: u32 = 3;
 
-/// The time of a read in one piece, which delays all clients of its core: that of about a million
-/// small elements. Then the read is refused.
+/// The processor time of a read in one piece, which delays all clients of its core: that of about a
+/// million small elements. Then the read is refused.
 const WHOLE_MAX: Duration = Duration::from_millis(100);
 
 /// What is read.
@@ -337,12 +337,12 @@ impl CollectionRead {
             self.versions = versions(&found);
             sink.begin(records, &found)?;
         }
-        let begin = since_boot();
+        let begin = thread_time();
         while !self.slice(&found, sink)? {
             if !self.is_whole() {
                 return Ok(ReadProgress::More);
             }
-            if since_boot().saturating_sub(begin) >= self.whole_max {
+            if thread_time().saturating_sub(begin) >= self.whole_max {
                 return Err(ErrorReply::fixed(
                     "BUSY the collection changes while it is read, and is too large to be read in \
                      one piece: read it with SSCAN or HSCAN, or try again",

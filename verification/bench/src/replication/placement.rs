@@ -86,10 +86,15 @@ mod tests {
         assert!(refused.contains("--server-cpus 2: there are 2"), "{refused}");
     }
 
+    fn options(more: &[&str]) -> Options {
+        let line = [&["run", "ue-signalling"], more].concat();
+        <RunCommand as clap::Parser>::try_parse_from(line).unwrap().options
+    }
+
     #[test]
     fn servers_start_on_their_processors_and_the_client_returns_to_all() {
         let allowed = cpus::allowed().unwrap();
-        let options = <RunCommand as clap::Parser>::parse_from(["run"]).options;
+        let options = options(&[]);
         let bound = Placement::bind(&options).unwrap();
         let at_start = Placement::start(bound.as_ref(), || Ok(cpus::allowed())).unwrap();
         if let Some(Placement { client, servers, .. }) = &bound {
@@ -98,7 +103,7 @@ mod tests {
         }
         drop(bound);
         assert_eq!(cpus::allowed(), Some(allowed.clone()));
-        let options = <RunCommand as clap::Parser>::parse_from(["run", "--unpinned"]).options;
+        let options = options(&["--unpinned"]);
         assert!(Placement::bind(&options).unwrap().is_none());
         assert_eq!(cpus::allowed(), Some(allowed));
     }
