@@ -4,6 +4,7 @@ mod demo;
 pub(crate) mod check;
 pub(crate) mod alarms;
 mod clock_skew;
+mod removed;
 mod resources;
 mod outcome;
 pub(crate) mod show;

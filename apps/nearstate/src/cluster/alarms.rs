@@ -240,7 +240,7 @@ pub(crate) fn raised(
     // The leader raises it, of which there is one.
     let silent = engine.unanswered_ms.iter().filter(|(_, ms)| **ms >= VOTER_SILENT_MS);
     for (voter, ms) in silent {
-        let known = file.hosts.iter().find(|known| u64::from(known.id.0) == *voter);
+        let known = file.all_hosts().find(|known| u64::from(known.id.0) == *voter);
         let voter = known.map_or_else(|| voter.to_string(), |known| known.name.clone());
         raise(VOTER_SILENT, voter, format!("no answer for {} s", ms / 1000));
     }

@@ -19,6 +19,7 @@ use super::clock_skew;
 use super::file::{ClusterFile, FileHost, FilePartition};
 use super::machine::KernelFiles;
 use super::member::membership_config;
+use super::removed;
 use super::resources;
 use super::row::{CheckRow, RowOutcome, table};
 
@@ -100,7 +101,9 @@ fn accepts(file: &ClusterFile, host: &FileHost, other: &FileHost) -> Vec<CheckRo
         Ok(report) => {
             let skew = clock_skew::check(&other.name, (asked_ms, now_ms_coarse()), &report);
             let accepted = format!("it takes {} for a member", host.name);
-            std::iter::once(row(RowOutcome::Passed, accepted)).chain(skew).collect()
+            let removed = removed::check(file, &other.name, &report);
+            let accepted = std::iter::once(row(RowOutcome::Passed, accepted));
+            accepted.chain(skew).chain(removed).collect()
         }
         Err(Error::Backend { detail }) => {
             vec![row(RowOutcome::Warning, format!("{detail}. Do both have the same cluster file?"))]
