@@ -39,6 +39,17 @@ pub(crate) const FAILURE_KEPT: Duration = Duration::from_secs(5);
 /// meanwhile fails at each fail-over: it is tried again, or has ended, within some 50 ms.
 const FAILURE_PASSES: Duration = Duration::from_secs(2);
 
+/// A partition has no owner, and the membership no leader, for a moment at each fail-over, at each
+/// drain, and when the cluster is created: that is an alarm when it has lasted for so many leases,
+/// and for [`FAILURE_PASSES`]. One is the lease of the earlier owner, the other one is for the
+/// reports, the promotion and an election.
+const CHANGE_LEASES: u32 = 2;
+
+/// How long a change of the owner or of the leader may last before it raises an alarm.
+pub(crate) fn change_passes(lease: Duration) -> Duration {
+    FAILURE_PASSES.max(lease * CHANGE_LEASES)
+}
+
 /// Failures of a copy, each of which came soon after the one before it.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyFailure {
@@ -182,6 +193,11 @@ alarms! {
          wrong by the difference, which shrinks by 1 % of the time that passes. Check NTP of all \
          hosts. If this host is the owner, its clock is right now, and that takes too long: \
          restart its node with `cluster.expiry_clock = \"host\"`.";
+}
+
+/// True for conditions that pass by themselves while the owner, or the leader, changes.
+fn passes(kind: &AlarmKind) -> bool {
+    [NO_OWNER, NO_LEADER].contains(&kind)
 }
 
 /// A condition that holds.
@@ -374,10 +390,15 @@ struct AlarmRecord {
     cleared_ms: Option<u64>,
 }
 
+/// The id of an alarm, and its subject.
+type AlarmKey = (&'static str, String);
+
 /// The alarms of a host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AlarmList {
-    active: BTreeMap<(&'static str, String), AlarmRecord>,
+    active: BTreeMap<AlarmKey, AlarmRecord>,
+    /// Conditions that may pass, and since when they hold.
+    passing: BTreeMap<AlarmKey, Instant>,
     cleared: VecDeque<AlarmRecord>,
 }
 
@@ -389,12 +410,26 @@ pub(crate) enum AlarmChange {
 }
 
 impl AlarmList {
-    /// Compares with the conditions that hold now, at this time in milliseconds since 1970.
-    pub(crate) fn update(&mut self, now_ms: u64, holding: Vec<AlarmCondition>) -> Vec<AlarmChange> {
+    /// Compares with the conditions that hold now, at this time in milliseconds since 1970. Those
+    /// that may pass are raised when they have held for `grace`.
+    pub(crate) fn update(
+        &mut self,
+        (now, now_ms): (Instant, u64),
+        grace: Duration,
+        holding: Vec<AlarmCondition>,
+    ) -> Vec<AlarmChange> {
         let mut changes = Vec::new();
         let mut before = std::mem::take(&mut self.active);
+        let passing = std::mem::take(&mut self.passing);
         for what in holding {
             let key = (what.kind.id, what.subject.clone());
+            if passes(what.kind) && !before.contains_key(&key) {
+                let since = passing.get(&key).copied().unwrap_or(now);
+                if now.saturating_duration_since(since) < grace {
+                    self.passing.insert(key, since);
+                    continue;
+                }
+            }
             let raised_ms = before.remove(&key).map_or_else(
                 || {
                     changes.push(AlarmChange::Raised(what.clone()));

@@ -170,7 +170,9 @@ impl HostEvents {
             Failures { directory, copies: copies.collect(), clients, files, raised }
         };
         let holding = alarms::raised((file, host.id), now, &failures);
-        let changes = self.lock().alarms.update(nearstate_store::now_ms_coarse(), holding);
+        let now = (Instant::now(), nearstate_store::now_ms_coarse());
+        let grace = alarms::change_passes(file.lease);
+        let changes = self.lock().alarms.update(now, grace, holding);
         for change in changes {
             let (event, alarm) = match &change {
                 AlarmChange::Raised(alarm) => (log::ALARM_RAISED, alarm),
