@@ -170,11 +170,11 @@ impl ClusterHost<'_> {
         forward_signals(signals, messages);
         let ms = begin.elapsed().as_millis();
         log::emit(log::CLUSTER_HOST_READY, &[("host", &report.host.name), ("ms", &ms)]);
-        self.serve_partitions(&mut running, &received, stopping);
-        if let Some(node) = pages {
-            stop(node);
-        }
+        let mut aborted = self.serve_partitions(&mut running, &received, stopping);
+        aborted += pages.map_or(0, stop);
         handle.close();
+        drop(running);
+        log::emit(log::STOPPED, &[("aborted", &aborted)]);
         Ok(())
     }
 
@@ -226,12 +226,13 @@ impl ClusterHost<'_> {
     }
 
     /// Starts and stops the nodes of partitions until a signal. SIGHUP reloads certificates.
+    /// Returns the connections that did not finish in time at the end.
     fn serve_partitions(
         &self,
         running: &mut RunningHost,
         received: &Receiver<MainThreadMessage>,
         mut stopping: StoppingNodes,
-    ) {
+    ) -> u64 {
         let mut services: BTreeMap<PartitionId, PartitionService> = BTreeMap::new();
         // Those whose node could not start: an address was in use, or descriptors were, or its last
         // node is not stopped yet.
@@ -293,6 +294,7 @@ impl ClusterHost<'_> {
         for (partition, service) in services {
             stopping.add(partition, move || service.stop());
         }
+        stopping.finish()
     }
 
     /// Starts the node of an owned partition; `None` if that fails, or its last one still stops.
@@ -471,20 +473,24 @@ impl ClusterHost<'_> {
 impl PartitionService {
     /// Clients are sent elsewhere while connections end: another host serves the partition already,
     /// so the node does not wait for the NRF.
-    fn stop(self) {
+    fn stop(self) -> u64 {
         if let Some(registration) = &self.registration {
             registration.begin_stop();
         }
-        stop(self.node);
+        let aborted = stop(self.node);
         drop(self.registration);
+        aborted
     }
 }
 
-fn stop(node: Node) {
+/// Returns the connections that did not finish in time.
+fn stop(node: Node) -> u64 {
+    let metrics = node.metrics();
     node.shutdown();
     if let Err(error) = node.join() {
         log::emit(log::CORE_FAILED, &[("reason", &error)]);
     }
+    metrics.snapshot().total().0.drain_aborts
 }
 
 fn forward_signals(mut signals: Signals, messages: SyncSender<MainThreadMessage>) {
