@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::rustls;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
 use tokio_rustls::rustls::crypto::ring::default_provider;
@@ -22,7 +23,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName,
 use tokio_rustls::rustls::server::{
     ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier,
 };
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{CertificateError, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
@@ -169,6 +170,7 @@ pub fn check_certificate(
     after: Duration,
 ) -> Result<()> {
     let unfit = |e: &dyn fmt::Display| refused(certificate, &e.to_string());
+    let invalid = |e: rustls::Error| refused(certificate, &problem(&e, name, authorities));
     let mut roots = RootCertStore::empty();
     for authority in certificates(authorities)? {
         roots.add(authority).map_err(|e| refused(authorities, &e.to_string()))?;
@@ -180,12 +182,52 @@ pub fn check_certificate(
     let server =
         WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
     let server = server.build().map_err(|e| refused(authorities, &e.to_string()))?;
-    let name = ServerName::try_from(name.to_owned()).map_err(|e| unfit(&e))?;
-    server.verify_server_cert(own, others, &name, &[], at).map_err(|e| unfit(&e))?;
+    let wanted = ServerName::try_from(name.to_owned()).map_err(|e| unfit(&e))?;
+    server.verify_server_cert(own, others, &wanted, &[], at).map_err(invalid)?;
     let client = WebPkiClientVerifier::builder_with_provider(roots, provider);
     let client = ClientCertVerifierBuilder::build(client);
     let client = client.map_err(|e| refused(authorities, &e.to_string()))?;
-    client.verify_client_cert(own, others, at).map(drop).map_err(|e| unfit(&e))
+    client.verify_client_cert(own, others, at).map(drop).map_err(invalid)
+}
+
+/// What is wrong with the certificate of a host with this name, and what is wanted.
+fn problem(error: &rustls::Error, name: &str, authorities: &Path) -> String {
+    use CertificateError as Kind;
+    let rustls::Error::InvalidCertificate(kind) = error else { return error.to_string() };
+    let authorities = authorities.display();
+    if let Kind::NotValidForNameContext { presented, .. } = kind {
+        return format!(
+            "it is not valid for name \"{name}\", only for {}: make one that has the name as a DNS \
+             name (subject alternative name)",
+            if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") }
+        );
+    }
+    if let Kind::Other(other) = kind
+        && other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
+    {
+        return "it is the certificate of an authority (CA:TRUE), as most self-signed ones are: \
+                wanted is one with CA:FALSE that an authority has signed"
+            .to_owned();
+    }
+    if matches!(kind, Kind::InvalidPurpose | Kind::InvalidPurposeContext { .. }) {
+        return "its extended key usage does not allow both sides of a connection: wanted are \
+                serverAuth and clientAuth"
+            .to_owned();
+    }
+    if matches!(kind, Kind::Expired | Kind::ExpiredContext { .. }) {
+        return "it has expired, or one of its chain has: make a new one".to_owned();
+    }
+    if matches!(kind, Kind::NotValidYet | Kind::NotValidYetContext { .. }) {
+        return "it is not valid yet: correct the clock of this host, or make another one"
+            .to_owned();
+    }
+    if matches!(kind, Kind::UnknownIssuer | Kind::BadSignature) {
+        return format!(
+            "no authority in {authorities} has signed it: put the right authority there, and the \
+             certificates between it and this one behind this one"
+        );
+    }
+    error.to_string()
 }
 
 /// The DNS names among the subject alternative names of a certificate that was validated already.

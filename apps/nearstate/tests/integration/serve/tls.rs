@@ -1,7 +1,9 @@
 //! TLS: which clients are accepted, as which user, and what happens to clients without TLS.
 
 use crate::fixture::{Client, Folder, HANG_TIMEOUT, Node, http, rejected, serve, start, until};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -57,15 +59,35 @@ impl Authority {
 
     /// A certificate that ends with the beginning of a year.
     pub(crate) fn sign_until(&self, name: &str, year: i32) -> SignedCertificate {
-        let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        self.sign_with(&params)
+    }
+
+    /// A certificate of no use to a host that connects to others.
+    pub(crate) fn sign_for_servers(&self, name: &str) -> SignedCertificate {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign_with(&params)
+    }
+
+    fn sign_with(&self, params: &CertificateParams) -> SignedCertificate {
+        let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         SignedCertificate { pem: certificate.pem(), certificate: certificate.der().clone(), key }
     }
 }
 
 impl SignedCertificate {
+    /// A certificate that is its own authority, as `openssl req -x509` makes it.
+    pub(crate) fn self_signed(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        Self { pem: certificate.pem(), certificate: certificate.der().clone(), key }
+    }
+
     /// Performs the handshake as the server. False if the client does not accept the certificate.
     pub(crate) fn is_accepted_by(&self, mut client: TcpStream) -> bool {
         let key = PrivateKeyDer::try_from(self.key.serialize_der()).unwrap();
