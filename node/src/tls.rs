@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
@@ -20,6 +20,7 @@ use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::server::{
     ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier,
 };
@@ -157,37 +158,80 @@ pub(crate) struct TlsClient<S> {
     pub(crate) name: Option<String>,
 }
 
-/// Checks the first certificate of a file as other hosts do that connect to its host, and to which
-/// its host connects: the authorities have signed it, it has the name, and it is valid after this
-/// time.
-///
-/// # Errors
-/// `BadArgument`: a file that cannot be read, or what is wrong with the certificate.
-pub fn check_certificate(
-    certificate: &Path,
-    authorities: &Path,
-    name: &str,
-    after: Duration,
-) -> Result<()> {
-    let unfit = |e: &dyn fmt::Display| refused(certificate, &e.to_string());
-    let invalid = |e: rustls::Error| refused(certificate, &problem(&e, name, authorities));
-    let mut roots = RootCertStore::empty();
-    for authority in certificates(authorities)? {
-        roots.add(authority).map_err(|e| refused(authorities, &e.to_string()))?;
+/// The certificate of a host, judged as by other hosts that connect to it, and to which it
+/// connects.
+pub struct HostCertificate {
+    path: PathBuf,
+    authorities: PathBuf,
+    chain: Vec<CertificateDer<'static>>,
+    server: Arc<WebPkiServerVerifier>,
+    client: Arc<dyn ClientCertVerifier>,
+    name: String,
+}
+
+impl fmt::Debug for HostCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostCertificate").field("path", &self.path).finish_non_exhaustive()
     }
-    let chain = certificates(certificate)?;
-    let Some((own, others)) = chain.split_first() else { return Err(unfit(&"it is empty")) };
-    let (roots, provider) = (Arc::new(roots), Arc::new(default_provider()));
-    let at = UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs()) + after);
-    let server =
-        WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
-    let server = server.build().map_err(|e| refused(authorities, &e.to_string()))?;
-    let wanted = ServerName::try_from(name.to_owned()).map_err(|e| unfit(&e))?;
-    server.verify_server_cert(own, others, &wanted, &[], at).map_err(invalid)?;
-    let client = WebPkiClientVerifier::builder_with_provider(roots, provider);
-    let client = ClientCertVerifierBuilder::build(client);
-    let client = client.map_err(|e| refused(authorities, &e.to_string()))?;
-    client.verify_client_cert(own, others, at).map(drop).map_err(invalid)
+}
+
+impl HostCertificate {
+    /// Reads PEM files: the certificate with its chain, and the accepted authorities.
+    ///
+    /// # Errors
+    /// `BadArgument`: a file that cannot be read.
+    pub fn read(certificate: &Path, authorities: &Path, name: &str) -> Result<Self> {
+        let unfit = |e: &dyn fmt::Display| refused(authorities, &e.to_string());
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(authorities)? {
+            roots.add(authority).map_err(|e| unfit(&e))?;
+        }
+        let (roots, provider) = (Arc::new(roots), Arc::new(default_provider()));
+        let server =
+            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let client = WebPkiClientVerifier::builder_with_provider(roots, provider);
+        Ok(Self {
+            path: certificate.to_owned(),
+            authorities: authorities.to_owned(),
+            chain: certificates(certificate)?,
+            server: server.build().map_err(|e| unfit(&e))?,
+            client: ClientCertVerifierBuilder::build(client).map_err(|e| unfit(&e))?,
+            name: name.to_owned(),
+        })
+    }
+
+    /// The file of the certificate.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks that the authorities have signed it, it has the name, and it is valid after this
+    /// time.
+    ///
+    /// # Errors
+    /// `BadArgument`: what is wrong with the certificate.
+    pub fn check(&self, after: Duration) -> Result<()> {
+        let unfit = |what: &str| refused(&self.path, what);
+        let invalid = |e: rustls::Error| unfit(&problem(&e, &self.name, &self.authorities));
+        let Some((own, others)) = self.chain.split_first() else {
+            return Err(unfit("it is empty"));
+        };
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs()) + after);
+        let name = ServerName::try_from(self.name.clone());
+        let name = name.map_err(|e| unfit(&e.to_string()))?;
+        self.server.verify_server_cert(own, others, &name, &[], at).map_err(invalid)?;
+        self.client.verify_client_cert(own, others, at).map_err(invalid)?;
+        let names = certificate_names(own);
+        if has_name(&names, &self.name) {
+            return Ok(());
+        }
+        let what = format!(
+            "its DNS names {names:?} do not contain \"{}\": hosts know each other by their whole \
+             names, so a wildcard does not count",
+            self.name
+        );
+        Err(unfit(&what))
+    }
 }
 
 /// What is wrong with the certificate of a host with this name, and what is wanted.
@@ -228,6 +272,12 @@ fn problem(error: &rustls::Error, name: &str, authorities: &Path) -> String {
         );
     }
     error.to_string()
+}
+
+/// Whether the names of a certificate contain the one of a host. Case does not matter in DNS names.
+/// A wildcard is no name of a host: with it each host could claim to be any other.
+pub fn has_name(names: &[String], host: &str) -> bool {
+    names.iter().any(|name| name.eq_ignore_ascii_case(host))
 }
 
 /// The DNS names among the subject alternative names of a certificate that was validated already.

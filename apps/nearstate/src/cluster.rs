@@ -3,6 +3,7 @@
 mod demo;
 pub(crate) mod check;
 pub(crate) mod alarms;
+pub(crate) mod certificate;
 mod clock_skew;
 mod removed;
 mod resources;

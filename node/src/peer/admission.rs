@@ -15,6 +15,8 @@ use nearstate_wire::{
 };
 use tokio_rustls::rustls::{Connection, ServerConnection};
 
+use crate::tls::has_name;
+
 use super::convert::{id_bytes, identity_of};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
@@ -192,7 +194,7 @@ impl SourceConnection<'_> {
             return Err((RefusalReason::Cluster, text));
         }
         if let Some(names) = self.link.stream.certificate_names()
-            && !names.iter().any(|known| known.eq_ignore_ascii_case(name))
+            && !has_name(&names, name)
         {
             let text = format!("the certificate of host {name:?} has other names: {names:?}");
             return Err((RefusalReason::Cluster, text));

@@ -193,6 +193,10 @@ alarms! {
          wrong by the difference, which shrinks by 1 % of the time that passes. Check NTP of all \
          hosts. If this host is the owner, its clock is right now, and that takes too long: \
          restart its node with `cluster.expiry_clock = \"host\"`.";
+    CERTIFICATE_ENDS = "NS-5020" Major "certificate-ends"
+        "The certificate by which the other hosts know this one ends within two weeks. Then no new \
+         connection to another host succeeds. Replace `tls.certificate` and `tls.key`, and send \
+         SIGHUP to the node.";
 }
 
 /// True for conditions that pass by themselves while the owner, or the leader, changes.
@@ -214,6 +218,8 @@ pub(crate) struct AlarmCondition {
 pub(crate) struct Failures {
     /// What the file system of `cluster.directory` has left. `None`: it does not tell.
     pub(crate) directory: Option<FileSystemSpace>,
+    /// Why the certificate of this host is of no use in two weeks.
+    pub(crate) certificate: Option<String>,
     /// Copies that could not be used lately.
     pub(crate) copies: BTreeMap<PartitionId, String>,
     /// Owned partitions whose clients are not served.
@@ -285,7 +291,10 @@ pub(crate) fn raised(
     let is_raised = failures.is_raised(DIRECTORY_NEARLY_FULL, &host);
     let shortage = failures.directory.and_then(|space| resources::shortage(&space, is_raised));
     if let Some(detail) = shortage {
-        raise(DIRECTORY_NEARLY_FULL, host, detail);
+        raise(DIRECTORY_NEARLY_FULL, host.clone(), detail);
+    }
+    if let Some(detail) = &failures.certificate {
+        raise(CERTIFICATE_ENDS, host, detail.clone());
     }
     for (partition, reason) in &failures.copies {
         raise(COPY_FAILED, file.partition_name(*partition), reason.clone());

@@ -8,6 +8,7 @@ mod members;
 mod operator;
 mod drain;
 mod regions;
+mod certificates;
 mod copies;
 mod lost_membership;
 mod votes;
@@ -38,6 +39,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cluster::admin;
+use crate::cluster::certificate;
 use crate::cluster::check;
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
 use crate::cluster::level;
@@ -318,39 +320,6 @@ impl ClusterHost<'_> {
         started.ok()
     }
 
-    /// Reads all certificates again, those for clients, for the other hosts and for etcd. If one of
-    /// them is of no use, all stay as they are.
-    fn reload(&self, running: &RunningHost) {
-        let (file, host) = (&running.report.file, &running.report.host);
-        let read = self.check_settings(file, host);
-        let read = read.and_then(|tls| Ok((tls, file.tls(host)?, file.etcd(host)?)));
-        let (clients, members, etcd) = match read {
-            Ok(read) => read,
-            Err(error) => {
-                return log::emit(log::CERTIFICATES_NOT_RELOADED, &[("reason", &error)]);
-            }
-        };
-        let etcd = etcd.and_then(|etcd| etcd.tls);
-        let (clients, members, etcd) = (
-            running.tls.as_ref().zip(clients.as_ref()),
-            running.member_tls.as_ref().zip(members.as_ref()),
-            running.etcd_tls.as_ref().zip(etcd.as_ref()),
-        );
-        if let Some((tls, read)) = clients {
-            tls.resp.renew(&read.resp);
-            tls.nudsf.renew(&read.nudsf);
-        }
-        if let Some((tls, read)) = members {
-            tls.renew(read);
-        }
-        if let Some((tls, read)) = etcd {
-            tls.renew(read);
-        }
-        if clients.is_some() || members.is_some() || etcd.is_some() {
-            log::emit(log::CERTIFICATES_RELOADED, &[]);
-        }
-    }
-
     /// The settings of the node of this host's pages: metrics, and Sentinel.
     fn page_settings(&self) -> Settings {
         let mut settings = self.settings.clone();
@@ -519,6 +488,7 @@ fn start(
     let listener = PeerListener::start(&[host.peer], server_tls, peers::on_member_event)?;
     log::emit(log::LISTENING, &[("address", &host.peer), ("protocol", &"peer")]);
     let host_events = Arc::new(HostEvents::default());
+    host_events.set_certificate(certificate::checked(&file, &host)?);
     let report = Arc::new(HostReport {
         file: Arc::clone(&file),
         host: host.clone(),

@@ -124,6 +124,10 @@ fn each_condition_raises_its_alarm() {
         status.copies[0].is_degraded_owner_silent = true;
     };
     assert_eq!(ids(lost), ["NS-5013"]);
+    let file = ClusterFile::parse(GOOD).unwrap();
+    let ends = Failures { certificate: Some("soon".to_owned()), ..Failures::default() };
+    let all = raised((&file, HostId(1)), &healthy(), &ends);
+    assert_eq!(all.iter().map(|alarm| alarm.kind.id).collect::<Vec<_>>(), ["NS-5020"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{
@@ -59,20 +60,29 @@ impl Authority {
 
     /// A certificate that ends with the beginning of a year.
     pub(crate) fn sign_until(&self, name: &str, year: i32) -> SignedCertificate {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
-        self.sign_with(&params)
+        self.sign_with(name, |params| params.not_after = rcgen::date_time_ymd(year, 1, 1))
+    }
+
+    /// A certificate that ends after this time.
+    pub(crate) fn sign_for(&self, name: &str, valid: Duration) -> SignedCertificate {
+        let until = UNIX_EPOCH.elapsed().unwrap() + valid;
+        self.sign_with(name, |params| params.not_after = rcgen::date_time_ymd(1970, 1, 1) + until)
     }
 
     /// A certificate of no use to a host that connects to others.
     pub(crate) fn sign_for_servers(&self, name: &str) -> SignedCertificate {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.sign_with(&params)
+        let usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign_with(name, |params| params.extended_key_usages = usages)
     }
 
-    fn sign_with(&self, params: &CertificateParams) -> SignedCertificate {
+    fn sign_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> SignedCertificate {
         let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        change(&mut params);
         let certificate = params.signed_by(&key, &self.0).unwrap();
         SignedCertificate { pem: certificate.pem(), certificate: certificate.der().clone(), key }
     }
