@@ -49,6 +49,7 @@ use crate::cluster::row::RowOutcome;
 use crate::log;
 use crate::settings::{RegionPath, SettingLayers, SettingOrigin, Settings, UnixPaths};
 
+use super::access_control::AddressSource;
 use super::metrics::ServerMetrics;
 use super::place::NodePlace;
 use super::region_file::ServedFile;
@@ -213,7 +214,7 @@ impl ClusterHost<'_> {
             is_owner = true;
             let settings = self.partition_settings((file, host), partition);
             let users = access_control::users(&settings, self.layers)?;
-            access_control::addresses(&settings, &users)?;
+            access_control::addresses(&settings, &users, AddressSource::Partition)?;
             nudsf::check(&settings)?;
             all.tls_listen.extend(&settings.tls_listen);
             all.nudsf_tls.extend(&settings.nudsf_tls);
@@ -222,9 +223,11 @@ impl ClusterHost<'_> {
         if !pages.sentinel_listen.is_empty() || !pages.metrics.is_empty() {
             // Clients of a partition are checked above: here are those of Sentinel and metrics.
             pages.unix = UnixPaths::At(vec![file.directory(host)]);
-            access_control::addresses(&pages, &access_control::users(&pages, self.layers)?)?;
+            let users = access_control::users(&pages, self.layers)?;
+            access_control::addresses(&pages, &users, AddressSource::Pages)?;
         }
-        if is_owner { Ok(access_control::tls(&all)?.map(ServerTls::new)) } else { Ok(None) }
+        let source = AddressSource::Partition;
+        if is_owner { Ok(access_control::tls(&all, source)?.map(ServerTls::new)) } else { Ok(None) }
     }
 
     /// Starts and stops the nodes of partitions until a signal. SIGHUP reloads certificates.
