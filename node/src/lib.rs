@@ -65,5 +65,5 @@ pub use receipt_thread::ReceiptQueue;
 pub use resolver::NameResolver;
 pub use sampler::StuckTask;
 pub use space::FileSystemSpace;
-pub use tls::{Tls, certificate_names, check_certificate};
+pub use tls::{HostCertificate, Tls, certificate_names, has_name};
 pub use watch_selector::WatchSelector;

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
@@ -14,15 +14,17 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::rustls;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::server::{
     ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier,
 };
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{CertificateError, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
@@ -156,36 +158,126 @@ pub(crate) struct TlsClient<S> {
     pub(crate) name: Option<String>,
 }
 
-/// Checks the first certificate of a file as other hosts do that connect to its host, and to which
-/// its host connects: the authorities have signed it, it has the name, and it is valid after this
-/// time.
-///
-/// # Errors
-/// `BadArgument`: a file that cannot be read, or what is wrong with the certificate.
-pub fn check_certificate(
-    certificate: &Path,
-    authorities: &Path,
-    name: &str,
-    after: Duration,
-) -> Result<()> {
-    let unfit = |e: &dyn fmt::Display| refused(certificate, &e.to_string());
-    let mut roots = RootCertStore::empty();
-    for authority in certificates(authorities)? {
-        roots.add(authority).map_err(|e| refused(authorities, &e.to_string()))?;
+/// The certificate of a host, judged as by other hosts that connect to it, and to which it
+/// connects.
+pub struct HostCertificate {
+    path: PathBuf,
+    authorities: PathBuf,
+    chain: Vec<CertificateDer<'static>>,
+    server: Arc<WebPkiServerVerifier>,
+    client: Arc<dyn ClientCertVerifier>,
+    name: String,
+}
+
+impl fmt::Debug for HostCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostCertificate").field("path", &self.path).finish_non_exhaustive()
     }
-    let chain = certificates(certificate)?;
-    let Some((own, others)) = chain.split_first() else { return Err(unfit(&"it is empty")) };
-    let (roots, provider) = (Arc::new(roots), Arc::new(default_provider()));
-    let at = UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs()) + after);
-    let server =
-        WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
-    let server = server.build().map_err(|e| refused(authorities, &e.to_string()))?;
-    let name = ServerName::try_from(name.to_owned()).map_err(|e| unfit(&e))?;
-    server.verify_server_cert(own, others, &name, &[], at).map_err(|e| unfit(&e))?;
-    let client = WebPkiClientVerifier::builder_with_provider(roots, provider);
-    let client = ClientCertVerifierBuilder::build(client);
-    let client = client.map_err(|e| refused(authorities, &e.to_string()))?;
-    client.verify_client_cert(own, others, at).map(drop).map_err(|e| unfit(&e))
+}
+
+impl HostCertificate {
+    /// Reads PEM files: the certificate with its chain, and the accepted authorities.
+    ///
+    /// # Errors
+    /// `BadArgument`: a file that cannot be read.
+    pub fn read(certificate: &Path, authorities: &Path, name: &str) -> Result<Self> {
+        let unfit = |e: &dyn fmt::Display| refused(authorities, &e.to_string());
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(authorities)? {
+            roots.add(authority).map_err(|e| unfit(&e))?;
+        }
+        let (roots, provider) = (Arc::new(roots), Arc::new(default_provider()));
+        let server =
+            WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let client = WebPkiClientVerifier::builder_with_provider(roots, provider);
+        Ok(Self {
+            path: certificate.to_owned(),
+            authorities: authorities.to_owned(),
+            chain: certificates(certificate)?,
+            server: server.build().map_err(|e| unfit(&e))?,
+            client: ClientCertVerifierBuilder::build(client).map_err(|e| unfit(&e))?,
+            name: name.to_owned(),
+        })
+    }
+
+    /// The file of the certificate.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks that the authorities have signed it, it has the name, and it is valid after this
+    /// time.
+    ///
+    /// # Errors
+    /// `BadArgument`: what is wrong with the certificate.
+    pub fn check(&self, after: Duration) -> Result<()> {
+        let unfit = |what: &str| refused(&self.path, what);
+        let invalid = |e: rustls::Error| unfit(&problem(&e, &self.name, &self.authorities));
+        let Some((own, others)) = self.chain.split_first() else {
+            return Err(unfit("it is empty"));
+        };
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs()) + after);
+        let name = ServerName::try_from(self.name.clone());
+        let name = name.map_err(|e| unfit(&e.to_string()))?;
+        self.server.verify_server_cert(own, others, &name, &[], at).map_err(invalid)?;
+        self.client.verify_client_cert(own, others, at).map_err(invalid)?;
+        let names = certificate_names(own);
+        if has_name(&names, &self.name) {
+            return Ok(());
+        }
+        let what = format!(
+            "its DNS names {names:?} do not contain \"{}\": hosts know each other by their whole \
+             names, so a wildcard does not count",
+            self.name
+        );
+        Err(unfit(&what))
+    }
+}
+
+/// What is wrong with the certificate of a host with this name, and what is wanted.
+fn problem(error: &rustls::Error, name: &str, authorities: &Path) -> String {
+    use CertificateError as Kind;
+    let rustls::Error::InvalidCertificate(kind) = error else { return error.to_string() };
+    let authorities = authorities.display();
+    if let Kind::NotValidForNameContext { presented, .. } = kind {
+        return format!(
+            "it is not valid for name \"{name}\", only for {}: make one that has the name as a DNS \
+             name (subject alternative name)",
+            if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") }
+        );
+    }
+    if let Kind::Other(other) = kind
+        && other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
+    {
+        return "it is the certificate of an authority (CA:TRUE), as most self-signed ones are: \
+                wanted is one with CA:FALSE that an authority has signed"
+            .to_owned();
+    }
+    if matches!(kind, Kind::InvalidPurpose | Kind::InvalidPurposeContext { .. }) {
+        return "its extended key usage does not allow both sides of a connection: wanted are \
+                serverAuth and clientAuth"
+            .to_owned();
+    }
+    if matches!(kind, Kind::Expired | Kind::ExpiredContext { .. }) {
+        return "it has expired, or one of its chain has: make a new one".to_owned();
+    }
+    if matches!(kind, Kind::NotValidYet | Kind::NotValidYetContext { .. }) {
+        return "it is not valid yet: correct the clock of this host, or make another one"
+            .to_owned();
+    }
+    if matches!(kind, Kind::UnknownIssuer | Kind::BadSignature) {
+        return format!(
+            "no authority in {authorities} has signed it: put the right authority there, and the \
+             certificates between it and this one behind this one"
+        );
+    }
+    error.to_string()
+}
+
+/// Whether the names of a certificate contain the one of a host. Case does not matter in DNS names.
+/// A wildcard is no name of a host: with it each host could claim to be any other.
+pub fn has_name(names: &[String], host: &str) -> bool {
+    names.iter().any(|name| name.eq_ignore_ascii_case(host))
 }
 
 /// The DNS names among the subject alternative names of a certificate that was validated already.

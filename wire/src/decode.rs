@@ -10,7 +10,7 @@ use crate::check::{
 };
 use crate::error::WireError;
 use crate::limits::{
-    CHANGED_BLOCKS_MAX, FORMAT, HOST_NAME_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX,
+    CHANGED_BLOCKS_MAX, CHANGED_ELEMENTS_MAX, FORMAT, HOST_NAME_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX,
     SETTINGS_TEXT_BYTES_MAX, SWITCHED_NAMESPACES_MAX,
 };
 use crate::message::{
@@ -29,6 +29,10 @@ const BLOCK_BYTES_MIN: usize = 2 + 1 + 1;
 const ELEMENT_BYTES_MIN: usize = 4 + 1;
 /// The fewest bytes of a record of an entry: a deletion with a key of one byte.
 const RECORD_BYTES_MIN: usize = 4 + 8 + 8 + (2 + 1) + 2;
+
+/// For how many bytes memory is reserved at once whatever has arrived: the lists of most messages
+/// are allocated once.
+const RESERVED_BYTES_MIN: usize = 16 << 10;
 
 /// The message of this kind with this payload.
 pub(crate) fn decode(kind: FrameKind, payload: &[u8]) -> Result<Message<'_>, WireError> {
@@ -265,6 +269,7 @@ impl<'a> PayloadReader<'a> {
         let is_set = flags & code::IS_SET != 0;
         let meta = self.optional_meta(flags)?;
         let count = self.u32("a number of elements")? as usize;
+        check_limit("elements of a change", count, CHANGED_ELEMENTS_MAX)?;
         let elements = self.list("elements", count, ELEMENT_BYTES_MIN, |reader| {
             let element: ChangedPart<'_> = (reader.bytes("an element")?, reader.removable()?);
             check_element(is_set, element)?;
@@ -273,8 +278,8 @@ impl<'a> PayloadReader<'a> {
         Ok(Change::Elements { is_set, is_anew: flags & code::ANEW != 0, meta, elements })
     }
 
-    /// Reads `count` parts of at least `bytes_min` bytes each. Reserves memory only if so many
-    /// bytes are left.
+    /// Reads `count` parts of at least `bytes_min` bytes each. Reserves at first about as many
+    /// bytes as are left, and more only behind parts that were valid.
     fn list<T>(
         &mut self,
         what: &str,
@@ -290,9 +295,13 @@ impl<'a> PayloadReader<'a> {
             );
             return Err(WireError::invalid(detail));
         }
-        let mut parts = Vec::with_capacity(count);
-        for _ in 0..count {
-            parts.push(part(self)?);
+        let mut parts = Vec::with_capacity(first_capacity::<T>(count, left));
+        while parts.len() < count {
+            let part = part(self)?;
+            if parts.len() == parts.capacity() {
+                parts.reserve_exact(parts.len().max(1).min(count - parts.len()));
+            }
+            parts.push(part);
         }
         Ok(parts)
     }
@@ -390,6 +399,11 @@ impl<'a> PayloadReader<'a> {
     }
 }
 
+/// For how many of `count` parts memory is reserved at first, with so many bytes left.
+fn first_capacity<T>(count: usize, left: usize) -> usize {
+    count.min(left.max(RESERVED_BYTES_MIN) / size_of::<T>().max(1))
+}
+
 fn utf8<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, WireError> {
     str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
@@ -399,4 +413,49 @@ fn utf8<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, WireError> {
 
 fn unknown(what: &str, value: u64) -> WireError {
     WireError::invalid(format!("{what} {value} is not known to this release"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_reserves_no_more_memory_than_bytes_have_arrived() {
+        type Element = ChangedPart<'static>;
+        for left in [0, 1, 5, 31, 320 << 20] {
+            let first = first_capacity::<Element>(left / ELEMENT_BYTES_MIN, left);
+            let most = left.max(RESERVED_BYTES_MIN);
+            assert!(first * size_of::<Element>() <= most, "{first} for {left} bytes");
+        }
+        // Few parts with much in them.
+        assert_eq!(first_capacity::<Element>(3, 1 << 20), 3);
+    }
+
+    /// A message has room for 64 million elements without names.
+    #[test]
+    fn more_elements_than_a_collection_has_are_refused_before_one_is_read() {
+        let count = u32::try_from(CHANGED_ELEMENTS_MAX + 1).unwrap();
+        let mut payload = vec![code::ANEW];
+        payload.extend_from_slice(&count.to_le_bytes());
+        let refused = PayloadReader { left: &payload }.elements().unwrap_err();
+        let limit = CHANGED_ELEMENTS_MAX;
+        assert!(
+            matches!(refused, WireError::TooLarge { limit: found, .. } if found == limit),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_list_that_grows_has_no_room_to_spare() {
+        for count in [1, 100, 1000, 100_000] {
+            // The smallest elements: an empty name, and that it is removed.
+            let payload = [0; ELEMENT_BYTES_MIN].repeat(count);
+            let mut reader = PayloadReader { left: &payload };
+            let parts = reader.list("elements", count, ELEMENT_BYTES_MIN, |reader| {
+                Ok((reader.bytes("an element")?, reader.removable()?))
+            });
+            let parts: Vec<ChangedPart<'_>> = parts.unwrap();
+            assert_eq!((parts.len(), parts.capacity()), (count, count));
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::check::{
 };
 use crate::error::WireError;
 use crate::limits::{
-    CHANGED_BLOCKS_MAX, ENTRY_RECORDS_MAX, FORMAT, HOST_NAME_BYTES_MAX, MESSAGE_BYTES_MAX,
+    CHANGED_BLOCKS_MAX, CHANGED_ELEMENTS_MAX, ENTRY_RECORDS_MAX, FORMAT, HOST_NAME_BYTES_MAX,
     REFUSAL_TEXT_BYTES_MAX, SETTINGS_TEXT_BYTES_MAX, SWITCHED_NAMESPACES_MAX,
 };
 use crate::message::{
@@ -286,10 +286,9 @@ fn put_name(
     Ok(())
 }
 
-/// Appends a count of parts. Each has several bytes, so more parts than a message has bytes are too
-/// many.
+/// Appends a count of elements or blocks.
 fn put_count(count: usize, out: &mut impl Output) -> Result<(), WireError> {
-    check_limit("elements of a change", count, MESSAGE_BYTES_MAX)?;
+    check_limit("elements of a change", count, CHANGED_ELEMENTS_MAX)?;
     put_u32(narrow_u32(count), out);
     Ok(())
 }

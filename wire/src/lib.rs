@@ -11,7 +11,8 @@
 //! - A flipped, lost, repeated or reordered byte is found by the check value or the number of its
 //!   frame.
 //! - Memory is reserved only for bytes that have arrived. A decoded message has lists of slices
-//!   into them: at most ten bytes for each byte that arrived.
+//!   into them: at most ten bytes for each byte that arrived, and 1 GiB in all, for the most
+//!   elements. A list reserves what its valid parts need, not what its count says.
 //! - The crate is pure: it has no sockets, clocks or threads.
 //!
 //! ```

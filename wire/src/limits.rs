@@ -4,6 +4,7 @@
 
 use nearstate_model::limits::{
     BLOCKS_MAX, KEY_BYTES_MAX, NAMESPACES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
+    TRANSACTION_BYTES_MAX,
 };
 
 /// The format of the protocol. A change of the bytes is another format.
@@ -49,6 +50,11 @@ pub const ENTRY_RECORDS_MAX: usize = u16::MAX as usize;
 
 /// The most blocks of a change: it removes every block of a full record, and sets as many others.
 pub const CHANGED_BLOCKS_MAX: usize = 2 * BLOCKS_MAX;
+
+/// The most elements of a change: 33,554,432, those of the largest collection that a transaction
+/// writes, in which each takes its hash and its size, of 4 bytes each. A message has room for twice
+/// as many without names, which a receiver would decode to 2 GiB.
+pub const CHANGED_ELEMENTS_MAX: usize = TRANSACTION_BYTES_MAX / (4 + 4);
 
 /// The largest metadata: the most tags, each with the longest name and value, three bytes of sizes
 /// for each, and twelve bytes of expiry time and size.

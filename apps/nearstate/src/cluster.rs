@@ -3,7 +3,9 @@
 mod demo;
 pub(crate) mod check;
 pub(crate) mod alarms;
+pub(crate) mod certificate;
 mod clock_skew;
+mod removed;
 mod resources;
 mod outcome;
 pub(crate) mod show;

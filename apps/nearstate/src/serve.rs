@@ -31,6 +31,7 @@ use crate::printing;
 use crate::settings::{
     LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, SettingLayers, Settings, print,
 };
+use access_control::AddressSource;
 use memory_budget::{MemoryBudget, MemoryDemand, file_bytes};
 use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
@@ -73,9 +74,9 @@ pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
 /// Serves one region, of no cluster.
 fn serve_alone(settings: &Settings, layers: &SettingLayers, begin: Instant) -> Result<()> {
     let users = access_control::users(settings, layers)?;
-    access_control::addresses(settings, &users)?;
+    access_control::addresses(settings, &users, AddressSource::Node)?;
     nudsf::check(settings)?;
-    let tls = access_control::tls(settings)?.map(ServerTls::new);
+    let tls = access_control::tls(settings, AddressSource::Node)?.map(ServerTls::new);
     if layers.is_plain_left_out() {
         log::emit(log::NO_PLAIN_TCP, &[]);
     }
@@ -324,7 +325,7 @@ fn wait_for_signal(signals: &mut Signals, settings: &Settings, tls: Option<&Serv
             return signal;
         }
         let Some(tls) = tls else { continue };
-        match access_control::tls(settings) {
+        match access_control::tls(settings, AddressSource::Node) {
             Ok(Some(read)) => {
                 tls.renew(&read);
                 log::emit(log::CERTIFICATES_RELOADED, &[]);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nearstate_model::Error;
-use nearstate_node::VoteChange;
+use nearstate_node::{VoteChange, has_name};
 use openraft::error::RaftError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -159,7 +159,7 @@ fn check_hello(
         return Err(format!("host {} has other settings: {what}", hello.from));
     }
     match names {
-        Some(names) if !names.contains(&member.name) => Err(format!(
+        Some(names) if !has_name(names, &member.name) => Err(format!(
             "the certificate of host {} does not have its name \"{}\"",
             hello.from, member.name
         )),

@@ -15,6 +15,8 @@ use nearstate_wire::{
 };
 use tokio_rustls::rustls::{Connection, ServerConnection};
 
+use crate::tls::has_name;
+
 use super::convert::{id_bytes, identity_of};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
@@ -51,8 +53,11 @@ pub(super) fn serve(
             received: FrameReader::of_follower(),
             is_member: false,
             is_passing: false,
+            has_said_nothing: false,
         };
-        if let Err(reason) = connection.run(place) {
+        if let Err(reason) = connection.run(place)
+            && !connection.has_said_nothing
+        {
             let is_passing = connection.is_passing;
             (router.on_event)(&PeerEvent::Refused { address, reason: &reason, is_passing });
         }
@@ -99,6 +104,9 @@ struct SourceConnection<'s> {
     is_member: bool,
     /// The refusal ends by itself.
     is_passing: bool,
+    /// The other side has closed the connection before it sent anything, as a check whether the
+    /// address answers does. It was not refused.
+    has_said_nothing: bool,
 }
 
 impl SourceConnection<'_> {
@@ -113,6 +121,7 @@ impl SourceConnection<'_> {
     fn run(&mut self, place: UngreetedPlace) -> Refused<()> {
         let greeted = self.greet(&place);
         if !place.leave() {
+            self.has_said_nothing = false;
             return Err(DISPLACED.to_owned());
         }
         let (hello, shared) = greeted?;
@@ -185,7 +194,7 @@ impl SourceConnection<'_> {
             return Err((RefusalReason::Cluster, text));
         }
         if let Some(names) = self.link.stream.certificate_names()
-            && !names.iter().any(|known| known.eq_ignore_ascii_case(name))
+            && !has_name(&names, name)
         {
             let text = format!("the certificate of host {name:?} has other names: {names:?}");
             return Err((RefusalReason::Cluster, text));
@@ -279,7 +288,11 @@ impl SourceConnection<'_> {
         let failed = |error: &dyn fmt::Display| error.to_string();
         let begin = Stopwatch::start();
         loop {
-            self.link.stream.exchange(&mut self.received).map_err(|error| failed(&error))?;
+            if let Err(error) = self.link.stream.exchange(&mut self.received) {
+                self.has_said_nothing = error.kind() == io::ErrorKind::UnexpectedEof
+                    && self.received.buffered_bytes() == 0;
+                return Err(failed(&error));
+            }
             match self.received.next() {
                 Ok(Some(Message::Hello(hello))) => {
                     let Hello { place, source_id, incarnation, origin, position, .. } = hello;
@@ -409,4 +422,38 @@ fn catch_up_for(
 fn new_catch_up(session: &Session, takeover: Takeover) -> Result<CatchUp> {
     let numbers = session.taken_over_numbers()?;
     Ok(CatchUp { takeover, numbers, kept: super::kept::KeptLog::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::net::TcpListener;
+    use std::sync::{Mutex, PoisonError};
+
+    /// The ports of connections that were refused.
+    static REFUSED: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+
+    fn note_refused(event: &PeerEvent<'_>) {
+        if let PeerEvent::Refused { address, .. } = event {
+            REFUSED.lock().unwrap_or_else(PoisonError::into_inner).push(address.port());
+        }
+    }
+
+    /// `nearstate cluster check` connects, and closes the connection. That is no event.
+    #[test]
+    fn a_connection_that_ends_before_it_says_anything_is_not_refused_and_others_are() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let router = Arc::new(PeerRouter::new(None, note_refused));
+        for (said, is_refused) in [(&b""[..], false), (b"GET", true), (b"GET / HTTP/1.1\r\n", true)]
+        {
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            client.write_all(said).unwrap();
+            drop(client);
+            let (socket, address) = listener.accept().unwrap();
+            serve(&router, socket, address).unwrap().join().unwrap();
+            let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+            assert_eq!(refused.contains(&address.port()), is_refused, "{said:?}");
+        }
+    }
 }

@@ -3,8 +3,8 @@
 use crate::fixture::{entry, frame, messages, record, repair, with_first, write_error, written};
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_wire::limits::{
-    CHANGED_BLOCKS_MAX, ENTRY_RECORDS_MAX, FRAME_PAYLOAD_BYTES_MAX, META_BYTES_MAX,
-    REFUSAL_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
+    CHANGED_BLOCKS_MAX, CHANGED_ELEMENTS_MAX, ENTRY_RECORDS_MAX, FRAME_PAYLOAD_BYTES_MAX,
+    META_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
 };
 use nearstate_wire::{
     Change, FrameReader, Hello, Message, NamespaceKind, NamespaceMessage, Refusal, RefusalReason,
@@ -126,12 +126,15 @@ fn a_source_has_an_id() {
 #[test]
 fn a_count_reserves_no_memory_without_bytes() {
     let head = [&[0_u8; 20][..], &[1, 0, b'k']].concat();
-    let changes =
-        [[&[4, 0][..], &[0xff; 4]].concat(), [&[4, 7, 0, 0, 0, 0][..], &[0xff; 4]].concat()];
-    for change in changes {
-        with_first(&frame(6, &[&head[..], &change].concat()), |read| {
+    let most = u32::try_from(CHANGED_ELEMENTS_MAX).unwrap();
+    for change in [&[4, 0][..], &[4, 7, 0, 0, 0, 0]] {
+        let with_count = |count: u32| frame(6, &[&head[..], change, &count.to_le_bytes()].concat());
+        with_first(&with_count(most), |read| {
             let text = read.expect_err("a count without elements").to_string();
-            assert!(text.contains("4294967295 elements take at least 5 bytes each"), "{text}");
+            assert!(text.contains("33554432 elements take at least 5 bytes each"), "{text}");
+        });
+        with_first(&with_count(most + 1), |read| {
+            assert_limit(&read.expect_err("too many elements"), CHANGED_ELEMENTS_MAX);
         });
     }
     let entry = [&[0_u8; 24][..], &[0xff, 0xff]].concat();

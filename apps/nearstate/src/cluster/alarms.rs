@@ -39,6 +39,17 @@ pub(crate) const FAILURE_KEPT: Duration = Duration::from_secs(5);
 /// meanwhile fails at each fail-over: it is tried again, or has ended, within some 50 ms.
 const FAILURE_PASSES: Duration = Duration::from_secs(2);
 
+/// A partition has no owner, and the membership no leader, for a moment at each fail-over, at each
+/// drain, and when the cluster is created: that is an alarm when it has lasted for so many leases,
+/// and for [`FAILURE_PASSES`]. One is the lease of the earlier owner, the other one is for the
+/// reports, the promotion and an election.
+const CHANGE_LEASES: u32 = 2;
+
+/// How long a change of the owner or of the leader may last before it raises an alarm.
+pub(crate) fn change_passes(lease: Duration) -> Duration {
+    FAILURE_PASSES.max(lease * CHANGE_LEASES)
+}
+
 /// Failures of a copy, each of which came soon after the one before it.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyFailure {
@@ -182,6 +193,15 @@ alarms! {
          wrong by the difference, which shrinks by 1 % of the time that passes. Check NTP of all \
          hosts. If this host is the owner, its clock is right now, and that takes too long: \
          restart its node with `cluster.expiry_clock = \"host\"`.";
+    CERTIFICATE_ENDS = "NS-5020" Major "certificate-ends"
+        "The certificate by which the other hosts know this one ends within two weeks. Then no new \
+         connection to another host succeeds. Replace `tls.certificate` and `tls.key`, and send \
+         SIGHUP to the node.";
+}
+
+/// True for conditions that pass by themselves while the owner, or the leader, changes.
+fn passes(kind: &AlarmKind) -> bool {
+    [NO_OWNER, NO_LEADER].contains(&kind)
 }
 
 /// A condition that holds.
@@ -198,6 +218,8 @@ pub(crate) struct AlarmCondition {
 pub(crate) struct Failures {
     /// What the file system of `cluster.directory` has left. `None`: it does not tell.
     pub(crate) directory: Option<FileSystemSpace>,
+    /// Why the certificate of this host is of no use in two weeks.
+    pub(crate) certificate: Option<String>,
     /// Copies that could not be used lately.
     pub(crate) copies: BTreeMap<PartitionId, String>,
     /// Owned partitions whose clients are not served.
@@ -240,7 +262,7 @@ pub(crate) fn raised(
     // The leader raises it, of which there is one.
     let silent = engine.unanswered_ms.iter().filter(|(_, ms)| **ms >= VOTER_SILENT_MS);
     for (voter, ms) in silent {
-        let known = file.hosts.iter().find(|known| u64::from(known.id.0) == *voter);
+        let known = file.all_hosts().find(|known| u64::from(known.id.0) == *voter);
         let voter = known.map_or_else(|| voter.to_string(), |known| known.name.clone());
         raise(VOTER_SILENT, voter, format!("no answer for {} s", ms / 1000));
     }
@@ -269,7 +291,10 @@ pub(crate) fn raised(
     let is_raised = failures.is_raised(DIRECTORY_NEARLY_FULL, &host);
     let shortage = failures.directory.and_then(|space| resources::shortage(&space, is_raised));
     if let Some(detail) = shortage {
-        raise(DIRECTORY_NEARLY_FULL, host, detail);
+        raise(DIRECTORY_NEARLY_FULL, host.clone(), detail);
+    }
+    if let Some(detail) = &failures.certificate {
+        raise(CERTIFICATE_ENDS, host, detail.clone());
     }
     for (partition, reason) in &failures.copies {
         raise(COPY_FAILED, file.partition_name(*partition), reason.clone());
@@ -374,10 +399,15 @@ struct AlarmRecord {
     cleared_ms: Option<u64>,
 }
 
+/// The id of an alarm, and its subject.
+type AlarmKey = (&'static str, String);
+
 /// The alarms of a host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AlarmList {
-    active: BTreeMap<(&'static str, String), AlarmRecord>,
+    active: BTreeMap<AlarmKey, AlarmRecord>,
+    /// Conditions that may pass, and since when they hold.
+    passing: BTreeMap<AlarmKey, Instant>,
     cleared: VecDeque<AlarmRecord>,
 }
 
@@ -389,12 +419,26 @@ pub(crate) enum AlarmChange {
 }
 
 impl AlarmList {
-    /// Compares with the conditions that hold now, at this time in milliseconds since 1970.
-    pub(crate) fn update(&mut self, now_ms: u64, holding: Vec<AlarmCondition>) -> Vec<AlarmChange> {
+    /// Compares with the conditions that hold now, at this time in milliseconds since 1970. Those
+    /// that may pass are raised when they have held for `grace`.
+    pub(crate) fn update(
+        &mut self,
+        (now, now_ms): (Instant, u64),
+        grace: Duration,
+        holding: Vec<AlarmCondition>,
+    ) -> Vec<AlarmChange> {
         let mut changes = Vec::new();
         let mut before = std::mem::take(&mut self.active);
+        let passing = std::mem::take(&mut self.passing);
         for what in holding {
             let key = (what.kind.id, what.subject.clone());
+            if passes(what.kind) && !before.contains_key(&key) {
+                let since = passing.get(&key).copied().unwrap_or(now);
+                if now.saturating_duration_since(since) < grace {
+                    self.passing.insert(key, since);
+                    continue;
+                }
+            }
             let raised_ms = before.remove(&key).map_or_else(
                 || {
                     changes.push(AlarmChange::Raised(what.clone()));

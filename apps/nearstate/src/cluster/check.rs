@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 
 use nearstate_membership::ask_for_report;
 use nearstate_model::{Error, Result};
-use nearstate_node::check_certificate;
 use nearstate_store::{AttachOptions, Region, now_ms_coarse};
 use rustix::fs::{Access, OFlags, access};
 use serde_json::json;
 
+use super::certificate;
 use super::clock_skew;
 use super::file::{ClusterFile, FileHost, FilePartition};
 use super::machine::KernelFiles;
 use super::member::membership_config;
+use super::removed;
 use super::resources;
 use super::row::{CheckRow, RowOutcome, table};
 
@@ -27,9 +28,6 @@ const CONNECT_MAX: Duration = Duration::from_millis(500);
 
 /// The longest wait for the report of one that answers.
 const REPORT_MAX: Duration = Duration::from_secs(2);
-
-/// A certificate that ends earlier gives a warning.
-const VALID_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Writes with `fsync` that are measured.
 const SYNCS: usize = 16;
@@ -44,7 +42,7 @@ pub(crate) fn of_start(
     any_owner: bool,
 ) -> Vec<CheckRow> {
     let mut rows = kernel.rows();
-    rows.extend(certificate(file, host));
+    rows.extend(certificate_row(file, host));
     rows.extend(file.private_key(host).and_then(|key| private_key(&host.name, &key)));
     rows.push(directory(file, host));
     let own = file.partitions.iter().filter(|of| of.group.contains(&host.id));
@@ -100,7 +98,9 @@ fn accepts(file: &ClusterFile, host: &FileHost, other: &FileHost) -> Vec<CheckRo
         Ok(report) => {
             let skew = clock_skew::check(&other.name, (asked_ms, now_ms_coarse()), &report);
             let accepted = format!("it takes {} for a member", host.name);
-            std::iter::once(row(RowOutcome::Passed, accepted)).chain(skew).collect()
+            let removed = removed::check(file, &other.name, &report);
+            let accepted = std::iter::once(row(RowOutcome::Passed, accepted));
+            accepted.chain(skew).chain(removed).collect()
         }
         Err(Error::Backend { detail }) => {
             vec![row(RowOutcome::Warning, format!("{detail}. Do both have the same cluster file?"))]
@@ -130,21 +130,17 @@ pub(crate) fn show(file: &ClusterFile, rows: &[CheckRow], is_json: bool) -> Stri
     text
 }
 
-fn certificate(file: &ClusterFile, host: &FileHost) -> Option<CheckRow> {
-    let (own, authorities) = file.certificate(host)?;
-    let check = || {
-        // The key is that of the certificate.
-        file.tls(host)?;
-        check_certificate(&own, &authorities, &host.name, Duration::ZERO)
-    };
+fn certificate_row(file: &ClusterFile, host: &FileHost) -> Option<CheckRow> {
+    // The key is that of the certificate.
+    let checked = file.tls(host).and_then(|_| certificate::checked(file, host));
     let row = |outcome, detail| CheckRow::new("certificate", &host.name, outcome, detail);
-    Some(match check() {
-        Err(error) => row(RowOutcome::Failed, error.to_string()),
-        Ok(()) => match check_certificate(&own, &authorities, &host.name, VALID_MIN) {
-            Ok(()) => row(RowOutcome::Passed, own.display().to_string()),
-            Err(error) => row(RowOutcome::Warning, format!("in two weeks: {error}")),
-        },
-    })
+    match checked {
+        Err(error) => Some(row(RowOutcome::Failed, error.to_string())),
+        Ok(own) => own.map(|own| match certificate::ending(&own) {
+            None => row(RowOutcome::Passed, own.path().display().to_string()),
+            Some(ending) => row(RowOutcome::Warning, ending),
+        }),
+    }
 }
 
 /// The permissions of the group and of all other users.

@@ -1,6 +1,7 @@
 //! The cluster file: hosts, partitions and the lease, the same on all hosts.
 
 mod choices;
+mod hosts;
 mod raw;
 mod etcd;
 mod shared;
@@ -12,9 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearstate_cluster::{
-    ClusterConfig, ConfigError, HostConfig, HostId, PartitionConfig, PartitionId,
-};
+use nearstate_cluster::{ClusterConfig, ConfigError, HostId, PartitionConfig, PartitionId};
 use nearstate_membership::{EtcdSettings, MemberTls, MembershipHost};
 use nearstate_model::limits::{REGION_BYTES_MAX, REGION_BYTES_MIN};
 use nearstate_model::{Error, Result};
@@ -22,8 +21,10 @@ use nearstate_node::{ClientTls, HostAddress, Tls};
 use nearstate_store::{NamespaceRules, ReplicationPolicy};
 
 use self::etcd::EtcdFile;
-use self::raw::{RawFile, RawHost, RawPartition, RawTls};
-use crate::settings::{parse_address, parse_time, read_bounded};
+pub(crate) use self::hosts::FileHost;
+use self::hosts::removed;
+use self::raw::{RawFile, RawPartition, RawTls};
+use crate::settings::{parse_time, read_bounded};
 
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -49,19 +50,6 @@ fn rules_of(
     let rules = NamespaceRules::new(all).map_err(|error| error.to_string())?;
     rules.check_size(NODE_RULES_BYTES).map_err(|error| error.to_string())?;
     Ok(rules)
-}
-
-/// A host of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileHost {
-    pub(crate) id: HostId,
-    pub(crate) name: String,
-    pub(crate) peer: SocketAddr,
-    pub(crate) membership: SocketAddr,
-    pub(crate) clients: std::net::IpAddr,
-    pub(crate) votes: bool,
-    /// It votes and holds no copy.
-    pub(crate) witness: bool,
 }
 
 /// A partition of the file.
@@ -101,6 +89,8 @@ pub(crate) struct ClusterFile {
     pub(crate) lease: Duration,
     pub(crate) election: Duration,
     pub(crate) hosts: Vec<FileHost>,
+    /// Hosts that were removed. What was decided before names them; they take part in nothing.
+    pub(crate) removed: Vec<FileHost>,
     pub(crate) partitions: Vec<FilePartition>,
     pub(crate) namespaces: NamespaceRules,
     pub(crate) config: ClusterConfig,
@@ -152,6 +142,8 @@ impl ClusterFile {
             raw.hosts.into_iter().map(FileHost::of).collect();
         let hosts = hosts?;
         let partitions = partitions(raw.partitions, &hosts)?;
+        let all = hosts.iter().map(FileHost::config).collect();
+        let (removed, hosts) = hosts.into_iter().partition(|host| host.removed);
         let cluster = raw.cluster;
         let etcd = EtcdFile::of(&cluster.engine, raw.etcd)?;
         let lease = parse_time(&cluster.lease).map_err(|what| format!("cluster.lease: {what}"))?;
@@ -160,7 +152,7 @@ impl ClusterFile {
             Some(text) => parse_time(text).map_err(|what| format!("cluster.election: {what}"))?,
         };
         let config = ClusterConfig {
-            hosts: hosts.iter().map(FileHost::config).collect(),
+            hosts: all,
             partitions: partitions.iter().map(FilePartition::config).collect(),
             copies: cluster.copies,
             acknowledgements: cluster.acknowledgements,
@@ -172,6 +164,7 @@ impl ClusterFile {
             lease,
             election,
             hosts,
+            removed,
             partitions,
             namespaces: rules_of([
                 (ReplicationPolicy::Local, cluster.local),
@@ -200,7 +193,7 @@ impl ClusterFile {
                 self.name
             ));
         }
-        if let Some(host) = self.hosts.iter().find(|host| !is_plain(&host.name)) {
+        if let Some(host) = self.all_hosts().find(|host| !is_plain(&host.name)) {
             return Err(format!(
                 "the name {:?} of a host: expected letters, digits, . - and _",
                 host.name
@@ -279,6 +272,9 @@ impl ClusterFile {
     /// `BadArgument`: there is none; the names that there are.
     pub(crate) fn host(&self, name: &str) -> Result<&FileHost> {
         self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
+            if self.removed.iter().any(|host| host.name == name) {
+                return removed(name);
+            }
             let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
             let detail =
                 format!("no host {name:?} in the cluster file: it has {}", names.join(", "));
@@ -288,7 +284,7 @@ impl ClusterFile {
 
     /// The name of a host, or its number.
     pub(crate) fn host_name(&self, id: HostId) -> String {
-        let host = self.hosts.iter().find(|host| host.id == id);
+        let host = self.all_hosts().find(|host| host.id == id);
         host.map_or_else(|| id.to_string(), |host| host.name.clone())
     }
 
@@ -320,9 +316,14 @@ impl ClusterFile {
         self.partitions.iter().filter(|partition| !partition.group.contains(&host.id))
     }
 
-    /// The hosts that vote.
+    /// The hosts that the file lists, also those that were removed.
+    pub(crate) fn all_hosts(&self) -> impl Iterator<Item = &FileHost> {
+        self.hosts.iter().chain(&self.removed)
+    }
+
+    /// The hosts that vote when the cluster is created.
     pub(crate) fn voters(&self) -> BTreeSet<u64> {
-        self.hosts.iter().filter(|host| host.votes).map(|host| host.id.0.into()).collect()
+        self.all_hosts().filter(|host| host.votes).map(|host| host.id.0.into()).collect()
     }
 
     /// All hosts as members of the engine.
@@ -455,28 +456,6 @@ fn partitions(
         partitions.push(FilePartition { id, name, group, port, ports, region_bytes_max });
     }
     Ok(partitions)
-}
-
-impl FileHost {
-    fn of(raw: RawHost) -> std::result::Result<Self, String> {
-        let (id, votes, witness) = (HostId(raw.id), raw.votes, raw.witness);
-        let RawHost { name, peer, membership, clients, .. } = raw;
-        let at = |key: &str, what: String| format!("host {name:?}, {key}: {what}");
-        let peer = parse_address(&peer).map_err(|what| at("peer", what))?;
-        let membership = parse_address(&membership).map_err(|what| at("membership", what))?;
-        let clients = match clients {
-            None => peer.ip(),
-            Some(text) => text.parse().map_err(|_| {
-                let what = "is not an address: expected an IP without a port, such as 10.0.0.1";
-                at("clients", format!("{text:?} {what}"))
-            })?,
-        };
-        Ok(Self { id, name, peer, membership, clients, votes, witness })
-    }
-
-    fn config(&self) -> HostConfig {
-        HostConfig { id: self.id, name: self.name.clone() }
-    }
 }
 
 impl FilePartition {

@@ -16,7 +16,7 @@ pub(crate) fn to_json(
 ) -> Value {
     let engine = &status.engine;
     let name = |id: u64| {
-        let host = file.hosts.iter().find(|host| u64::from(host.id.0) == id);
+        let host = file.all_hosts().find(|host| u64::from(host.id.0) == id);
         host.map_or_else(|| id.to_string(), |host| host.name.clone())
     };
     // A file that was measured exists.

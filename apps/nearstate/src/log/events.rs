@@ -123,7 +123,8 @@ events! {
         "`reason` says what does not fit. `busy`: raise `peer.followers_max`. `cluster`: it is no \
          host of the cluster file. `settings`: its cluster file is another one; use the same on \
          all hosts. `fork`: the region of this node was restored from a copy; give the follower a \
-         new region.";
+         new region. A connection that is closed before it says anything, as by `nearstate cluster \
+         check`, is none.";
 
     MEMBER_REFUSED = "NS-2009" Warn OncePerCause "a member of the cluster was refused",
         "`reason` says what does not fit: the cluster file differs between hosts (then it names \

@@ -16,6 +16,65 @@ fn rejected(detail: String) -> Error {
     Error::BadArgument { detail }
 }
 
+/// What configures the addresses of clients, for advice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AddressSource {
+    /// The settings of a node of no cluster.
+    Node,
+    /// The cluster file: the clients of a partition.
+    Partition,
+    /// The settings of a host of a cluster: Sentinel, and metrics of the host.
+    Pages,
+}
+
+impl AddressSource {
+    /// What else than users there is for clients of RESP.
+    const fn resp_advice(self) -> &'static str {
+        match self {
+            Self::Node => {
+                "require client certificates (tls.listen, tls.client_ca), or listen on 127.0.0.1 \
+                 or a Unix socket"
+            }
+            // Its plain port is open in any case, so certificates do not suffice.
+            Self::Partition => {
+                "set host.clients of the cluster file to an address that other hosts do not reach"
+            }
+            Self::Pages => "listen on 127.0.0.1",
+        }
+    }
+
+    const fn nudsf_advice(self) -> &'static str {
+        match self {
+            Self::Node | Self::Pages => {
+                "set nudsf.tls_listen, and tls.client_ca or nudsf.token_keys, or listen on \
+                 127.0.0.1"
+            }
+            Self::Partition => {
+                "set partition.nudsf_tls_port of the cluster file, without partition.nudsf_port, \
+                 and tls.client_ca or nudsf.token_keys, or set host.clients to an address that \
+                 other hosts do not reach"
+            }
+        }
+    }
+
+    const fn metrics_advice(self) -> &'static str {
+        match self {
+            Self::Node | Self::Pages => "set metrics.listen to 127.0.0.1",
+            Self::Partition => "remove partition.metrics_port from the cluster file",
+        }
+    }
+
+    /// The settings that open an address over TLS.
+    const fn tls_settings(self) -> &'static str {
+        match self {
+            Self::Node => "tls.listen, nudsf.tls_listen or peer.listen",
+            Self::Partition | Self::Pages => {
+                "partition.tls_port or partition.nudsf_tls_port of the cluster file"
+            }
+        }
+    }
+}
+
 /// Reads the declared users.
 ///
 /// # Errors
@@ -54,7 +113,7 @@ pub(crate) fn users(settings: &Settings, layers: &SettingLayers) -> Result<Users
 ///
 /// # Errors
 /// `BadArgument`: missing or invalid files, or files that other users can write.
-pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
+pub(crate) fn tls(settings: &Settings, source: AddressSource) -> Result<Option<Tls>> {
     let clients = settings.tls_client_ca.as_deref();
     let is_unused = settings.tls_listen.is_empty()
         && settings.peer_listen.is_empty()
@@ -63,12 +122,11 @@ pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
         // Certificates are configured, but no client would be asked for one.
         return match clients {
             None => Ok(None),
-            Some(_) => Err(rejected(
+            Some(_) => Err(rejected(format!(
                 "tls.client_ca is set but no address uses TLS, so no client would present a \
-                 certificate: set tls.listen, nudsf.tls_listen or peer.listen, or unset \
-                 tls.client_ca"
-                    .to_owned(),
-            )),
+                 certificate: set {}, or unset tls.client_ca",
+                source.tls_settings()
+            ))),
         };
     }
     let (Some(certificate), Some(key)) = (&settings.tls_certificate, &settings.tls_key) else {
@@ -120,7 +178,7 @@ fn is_wide(address: &SocketAddr) -> bool {
 ///
 /// # Errors
 /// `BadArgument`: an address that other hosts can reach, without authentication.
-pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
+pub(crate) fn addresses(settings: &Settings, users: &Users, source: AddressSource) -> Result<()> {
     let is_without_tcp = settings.listen.is_empty() && settings.tls_listen.is_empty();
     if is_without_tcp && settings.unix_paths().is_empty() {
         return Err(rejected(
@@ -144,8 +202,8 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
             return Err(rejected(format!(
                 "other hosts can reach {address}, and clients are not authenticated: declare users \
                  (users.file with lines such as `user xapp on >secret ~* +@all`, and no user with \
-                 `nopass`), or require client certificates (tls.listen, tls.client_ca), or listen \
-                 on 127.0.0.1 or a Unix socket, or set `--insecure` if the network restricts access"
+                 `nopass`), or {}, or set `--insecure` if the network restricts access",
+                source.resp_advice()
             )));
         }
     }
@@ -160,8 +218,8 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
         if !settings.is_insecure {
             return Err(rejected(format!(
                 "other hosts can reach {address}, and clients of Nudsf are not authenticated \
-                 over TLS: set nudsf.tls_listen, and tls.client_ca or nudsf.token_keys, or listen \
-                 on 127.0.0.1, or set `--insecure` if the network restricts access"
+                 over TLS: {}, or set `--insecure` if the network restricts access",
+                source.nudsf_advice()
             )));
         }
         log::emit(log::UNAUTHENTICATED, &[("address", address)]);
@@ -170,8 +228,8 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
         if !settings.is_metrics_insecure {
             return Err(rejected(format!(
                 "other hosts can reach {address}, and the metrics page shows names and counts to \
-                 every client: set metrics.listen to 127.0.0.1, or set `--metrics-insecure` to \
-                 allow it"
+                 every client: {}, or set `--metrics-insecure` to allow it",
+                source.metrics_advice()
             )));
         }
     }
@@ -186,5 +244,42 @@ pub(crate) fn region(settings: &Settings) {
         let path = settings.region.path.display();
         let (mode, wanted) = (format!("{mode:o}"), format!("{:o}", settings.region_mode.0));
         log::emit(log::REGION_MODE_TOO_WIDE, &[("path", &path), ("mode", &mode), ("set", &wanted)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(settings: &Settings, source: AddressSource) -> String {
+        addresses(settings, &Users::open(&TABLE), source).unwrap_err().to_string()
+    }
+
+    /// A host of a cluster has no Unix socket and no `tls.listen`.
+    #[test]
+    fn the_advice_for_an_open_address_names_settings_that_the_command_takes() {
+        let wide: SocketAddr = "10.0.0.1:6379".parse().unwrap();
+        let mut resp = Settings::parse(&SettingLayers::default()).unwrap();
+        let (mut nudsf, mut certificates) = (resp.clone(), resp.clone());
+        resp.listen = vec![wide];
+        nudsf.nudsf = vec![wide];
+        certificates.tls_client_ca = Some("ca.pem".into());
+        for settings in [&resp, &nudsf] {
+            let text = refusal(settings, AddressSource::Partition);
+            assert!(text.contains("host.clients") && text.contains("--insecure"), "{text}");
+            for refused in ["tls.listen", "Unix socket", "nudsf.tls_listen", "127.0.0.1 or"] {
+                assert!(!text.contains(refused), "{text}");
+            }
+        }
+        assert!(refusal(&resp, AddressSource::Partition).contains("declare users"));
+        assert!(refusal(&nudsf, AddressSource::Partition).contains("partition.nudsf_tls_port"));
+        let text = refusal(&resp, AddressSource::Node);
+        assert!(text.contains("tls.listen") && text.contains("Unix socket"), "{text}");
+        for (source, setting) in
+            [(AddressSource::Node, "tls.listen"), (AddressSource::Partition, "partition.tls_port")]
+        {
+            let text = tls(&certificates, source).unwrap_err().to_string();
+            assert!(text.contains(setting), "{text}");
+        }
     }
 }

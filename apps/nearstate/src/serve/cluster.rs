@@ -8,6 +8,7 @@ mod members;
 mod operator;
 mod drain;
 mod regions;
+mod certificates;
 mod copies;
 mod lost_membership;
 mod votes;
@@ -38,6 +39,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cluster::admin;
+use crate::cluster::certificate;
 use crate::cluster::check;
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
 use crate::cluster::level;
@@ -47,6 +49,7 @@ use crate::cluster::row::RowOutcome;
 use crate::log;
 use crate::settings::{RegionPath, SettingLayers, SettingOrigin, Settings, UnixPaths};
 
+use super::access_control::AddressSource;
 use super::metrics::ServerMetrics;
 use super::place::NodePlace;
 use super::region_file::ServedFile;
@@ -170,11 +173,11 @@ impl ClusterHost<'_> {
         forward_signals(signals, messages);
         let ms = begin.elapsed().as_millis();
         log::emit(log::CLUSTER_HOST_READY, &[("host", &report.host.name), ("ms", &ms)]);
-        self.serve_partitions(&mut running, &received, stopping);
-        if let Some(node) = pages {
-            stop(node);
-        }
+        let mut aborted = self.serve_partitions(&mut running, &received, stopping);
+        aborted += pages.map_or(0, stop);
         handle.close();
+        drop(running);
+        log::emit(log::STOPPED, &[("aborted", &aborted)]);
         Ok(())
     }
 
@@ -211,7 +214,7 @@ impl ClusterHost<'_> {
             is_owner = true;
             let settings = self.partition_settings((file, host), partition);
             let users = access_control::users(&settings, self.layers)?;
-            access_control::addresses(&settings, &users)?;
+            access_control::addresses(&settings, &users, AddressSource::Partition)?;
             nudsf::check(&settings)?;
             all.tls_listen.extend(&settings.tls_listen);
             all.nudsf_tls.extend(&settings.nudsf_tls);
@@ -220,18 +223,21 @@ impl ClusterHost<'_> {
         if !pages.sentinel_listen.is_empty() || !pages.metrics.is_empty() {
             // Clients of a partition are checked above: here are those of Sentinel and metrics.
             pages.unix = UnixPaths::At(vec![file.directory(host)]);
-            access_control::addresses(&pages, &access_control::users(&pages, self.layers)?)?;
+            let users = access_control::users(&pages, self.layers)?;
+            access_control::addresses(&pages, &users, AddressSource::Pages)?;
         }
-        if is_owner { Ok(access_control::tls(&all)?.map(ServerTls::new)) } else { Ok(None) }
+        let source = AddressSource::Partition;
+        if is_owner { Ok(access_control::tls(&all, source)?.map(ServerTls::new)) } else { Ok(None) }
     }
 
     /// Starts and stops the nodes of partitions until a signal. SIGHUP reloads certificates.
+    /// Returns the connections that did not finish in time at the end.
     fn serve_partitions(
         &self,
         running: &mut RunningHost,
         received: &Receiver<MainThreadMessage>,
         mut stopping: StoppingNodes,
-    ) {
+    ) -> u64 {
         let mut services: BTreeMap<PartitionId, PartitionService> = BTreeMap::new();
         // Those whose node could not start: an address was in use, or descriptors were, or its last
         // node is not stopped yet.
@@ -293,6 +299,7 @@ impl ClusterHost<'_> {
         for (partition, service) in services {
             stopping.add(partition, move || service.stop());
         }
+        stopping.finish()
     }
 
     /// Starts the node of an owned partition; `None` if that fails, or its last one still stops.
@@ -314,39 +321,6 @@ impl ClusterHost<'_> {
             log::emit(log::CLUSTER_CLIENTS_FAILED, &[("partition", name), ("reason", error)]);
         }
         started.ok()
-    }
-
-    /// Reads all certificates again, those for clients, for the other hosts and for etcd. If one of
-    /// them is of no use, all stay as they are.
-    fn reload(&self, running: &RunningHost) {
-        let (file, host) = (&running.report.file, &running.report.host);
-        let read = self.check_settings(file, host);
-        let read = read.and_then(|tls| Ok((tls, file.tls(host)?, file.etcd(host)?)));
-        let (clients, members, etcd) = match read {
-            Ok(read) => read,
-            Err(error) => {
-                return log::emit(log::CERTIFICATES_NOT_RELOADED, &[("reason", &error)]);
-            }
-        };
-        let etcd = etcd.and_then(|etcd| etcd.tls);
-        let (clients, members, etcd) = (
-            running.tls.as_ref().zip(clients.as_ref()),
-            running.member_tls.as_ref().zip(members.as_ref()),
-            running.etcd_tls.as_ref().zip(etcd.as_ref()),
-        );
-        if let Some((tls, read)) = clients {
-            tls.resp.renew(&read.resp);
-            tls.nudsf.renew(&read.nudsf);
-        }
-        if let Some((tls, read)) = members {
-            tls.renew(read);
-        }
-        if let Some((tls, read)) = etcd {
-            tls.renew(read);
-        }
-        if clients.is_some() || members.is_some() || etcd.is_some() {
-            log::emit(log::CERTIFICATES_RELOADED, &[]);
-        }
     }
 
     /// The settings of the node of this host's pages: metrics, and Sentinel.
@@ -471,20 +445,24 @@ impl ClusterHost<'_> {
 impl PartitionService {
     /// Clients are sent elsewhere while connections end: another host serves the partition already,
     /// so the node does not wait for the NRF.
-    fn stop(self) {
+    fn stop(self) -> u64 {
         if let Some(registration) = &self.registration {
             registration.begin_stop();
         }
-        stop(self.node);
+        let aborted = stop(self.node);
         drop(self.registration);
+        aborted
     }
 }
 
-fn stop(node: Node) {
+/// Returns the connections that did not finish in time.
+fn stop(node: Node) -> u64 {
+    let metrics = node.metrics();
     node.shutdown();
     if let Err(error) = node.join() {
         log::emit(log::CORE_FAILED, &[("reason", &error)]);
     }
+    metrics.snapshot().total().0.drain_aborts
 }
 
 fn forward_signals(mut signals: Signals, messages: SyncSender<MainThreadMessage>) {
@@ -513,6 +491,7 @@ fn start(
     let listener = PeerListener::start(&[host.peer], server_tls, peers::on_member_event)?;
     log::emit(log::LISTENING, &[("address", &host.peer), ("protocol", &"peer")]);
     let host_events = Arc::new(HostEvents::default());
+    host_events.set_certificate(certificate::checked(&file, &host)?);
     let report = Arc::new(HostReport {
         file: Arc::clone(&file),
         host: host.clone(),

@@ -302,6 +302,11 @@ fn a_lost_owner_is_replaced_and_nothing_replicated_is_lost() {
     hosts.until_all_count();
     assert_eq!(hosts.owner(), Some(owner));
     until("it is a member", || hosts.status(0).contains("\"role\":\"member\""));
+    let id = hosts.process_id(owner).to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(hosts.ended(owner), Some(0));
+    let log = hosts.log(owner);
+    assert!(log.lines().last().unwrap().contains("NS-1005"), "{log}");
 }
 
 /// Without the end of the process, its host would neither decide nor be replaced by a supervisor.

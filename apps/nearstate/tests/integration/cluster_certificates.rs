@@ -3,19 +3,24 @@
 
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::cluster::{Hosts, LONG_LEASE, NAMES, cluster_file, own_ips};
 use crate::fixture::{Folder, NEARSTATE, free_ports, own_ip, rejected, until};
-use crate::serve::tls::Authority;
+use crate::serve::tls::{Authority, SignedCertificate};
 
 /// Writes certificates of all hosts by this authority. Only it is accepted.
 fn certify(folder: &Folder, authority: &Authority) {
     std::fs::write(folder.path("ca.pem"), authority.pem()).unwrap();
     for name in NAMES {
-        let signed = authority.sign(name);
-        std::fs::write(folder.path(&format!("{name}.pem")), &signed.pem).unwrap();
-        std::fs::write(folder.path(&format!("{name}.key")), signed.key.serialize_pem()).unwrap();
+        write(folder, name, &authority.sign(name));
     }
+}
+
+/// Writes the certificate of a host.
+fn write(folder: &Folder, host: &str, signed: &SignedCertificate) {
+    std::fs::write(folder.path(&format!("{host}.pem")), &signed.pem).unwrap();
+    std::fs::write(folder.path(&format!("{host}.key")), signed.key.serialize_pem()).unwrap();
 }
 
 impl Hosts {
@@ -31,8 +36,8 @@ impl Hosts {
 
 #[test]
 fn the_certificates_of_hosts_are_replaced_while_they_run() {
-    let folder = Folder::new();
-    certify(&folder, &Authority::new());
+    let (folder, authority) = (Folder::new(), Authority::new());
+    certify(&folder, &authority);
     let lines = format!(
         "[tls]\ncertificate = \"{0}{{host}}.pem\"\nkey = \"{0}{{host}}.key\"\nca = \"{0}ca.pem\"\n",
         folder.path("").display()
@@ -44,14 +49,39 @@ fn the_certificates_of_hosts_are_replaced_while_they_run() {
     hosts.hang_up(0);
     until("the reason is logged", || hosts.reloads(0, "NS-2006") == 1);
     std::fs::write(hosts.folder.path("ca.pem"), ca).unwrap();
+    // Nor does a certificate with which the other hosts would refuse this one.
+    let day = Duration::from_secs(24 * 3600);
+    let unfit = [
+        (authority.sign(NAMES[1]), "not valid for name"),
+        (authority.sign_until(NAMES[0], 2001), "expired"),
+        (Authority::new().sign(NAMES[0]), "has signed it"),
+    ];
+    for (number, (signed, reason)) in unfit.iter().enumerate() {
+        write(&hosts.folder, NAMES[0], signed);
+        hosts.hang_up(0);
+        until("the reason is logged", || hosts.reloads(0, "NS-2006") == 2 + number);
+        let log = hosts.log(0);
+        let last = log.lines().rfind(|line| line.contains("NS-2006")).unwrap();
+        assert!(last.contains(reason), "{last}");
+    }
+    // One that ends soon is used, and raises an alarm until there is another one.
+    write(&hosts.folder, NAMES[0], &authority.sign_for(NAMES[0], 3 * day));
+    hosts.hang_up(0);
+    until("the alarm is raised", || hosts.log(0).contains("NS-5020"));
+    write(&hosts.folder, NAMES[0], &authority.sign(NAMES[0]));
+    hosts.hang_up(0);
+    until("the alarm is cleared", || hosts.log(0).matches("NS-5020").count() == 2);
     hosts.kill(2);
     hosts.run(2);
     hosts.until_all_count();
     // Another authority, which hosts that were not told refuse. Connections that exist go on.
     certify(&hosts.folder, &Authority::new());
+    let before = [0, 1].map(|number| hosts.reloads(number, "NS-1008"));
     for number in [0, 1] {
         hosts.hang_up(number);
-        until("the certificates are read", || hosts.reloads(number, "NS-1008") == 1);
+        until("the certificates are read", || {
+            hosts.reloads(number, "NS-1008") == before[number] + 1
+        });
     }
     hosts.kill(2);
     hosts.run(2);

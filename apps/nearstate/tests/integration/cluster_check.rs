@@ -13,6 +13,8 @@ use crate::fixture::{Folder, NEARSTATE, free_ports, rejected};
 use crate::serve::ownership::may_give_away;
 use crate::serve::tls::{Authority, SignedCertificate};
 
+const GUIDE: &str = include_str!("../../../../docs/operate/cluster.md");
+
 /// A folder with the file of a cluster whose hosts have certificates.
 struct Place {
     folder: Folder,
@@ -87,9 +89,11 @@ fn each_mistake_of_a_host_has_its_own_error_before_anything_is_created() {
     }
     let other = Authority::new();
     for (signed, reason) in [
-        (place.authority.sign("b"), "not valid for name"),
-        (place.authority.sign_until("a", 2001), "expired"),
-        (other.sign("a"), "BadSignature"),
+        (place.authority.sign("b"), "not valid for name \"a\", only for DnsName(\"b\")"),
+        (place.authority.sign_until("a", 2001), "expired, or one of its chain has: make a new one"),
+        (other.sign("a"), "ca.pem has signed it: put the right authority there"),
+        (SignedCertificate::self_signed("a"), "wanted is one with CA:FALSE"),
+        (place.authority.sign_for_servers("a"), "wanted are serverAuth and clientAuth"),
     ] {
         place.certify(&signed);
         place.refuses("certificate", reason);
@@ -108,6 +112,27 @@ fn each_mistake_of_a_host_has_its_own_error_before_anything_is_created() {
     place.refuses("region", "is a region of cluster \"west\", not of \"east\"");
     region.session().unwrap().bind(id(b"east")).unwrap();
     assert!(place.checked("region").1.contains("a region of this cluster"));
+}
+
+/// The commands of the guide make certificates that a host takes.
+#[test]
+fn the_certificates_of_the_guide_are_accepted() {
+    let section = GUIDE.split("\n### Certificates between hosts\n").nth(1).unwrap();
+    let commands = section.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let place = Place::new();
+    fs::remove_file(place.folder.path("a.key")).unwrap();
+    let commands = commands.replace("amf-1 amf-2 amf-3", "a b c");
+    let mut shell = Command::new("bash");
+    let made = shell.args(["-ec", &commands]).current_dir(place.folder.path("")).output().unwrap();
+    if String::from_utf8_lossy(&made.stderr).contains("openssl: command not found") {
+        eprintln!("SKIPPED: openssl is not installed");
+        return;
+    }
+    assert!(made.status.success(), "{made:?}");
+    for check in ["certificate", "private key"] {
+        let (outcome, detail) = place.checked(check);
+        assert_eq!(outcome, "passed", "{check}: {detail}");
+    }
 }
 
 #[test]

@@ -86,10 +86,10 @@ fn the_ten_lines_of_the_guide_work_as_they_are_typed() {
     let [set, wait, kill, status, get] = lines.as_slice() else { panic!("{lose}") };
     shell.until(set, "OK");
     shell.until(wait, "2");
-    // The pattern is that of this test only, because the folder is.
+    // Each line has a shell of its own here, without the jobs of the one before.
     let own = shell.run("ps -o pid=,args= -p $(head -1 nodes)");
     let own = String::from_utf8(own.stdout).unwrap();
-    assert!(kill.starts_with("pkill -9 -f 'cluster.toml --host amf-1'"), "{kill}");
+    assert!(kill.starts_with("kill -9 $(jobs -p | head -1) "), "{kill}");
     assert!(own.contains("cluster.toml --host amf-1"), "{own}");
     shell.run("kill -9 $(head -1 nodes)");
     let shown = shell.until(status, "no-answer");

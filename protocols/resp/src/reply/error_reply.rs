@@ -108,12 +108,24 @@ impl fmt::Display for ErrorReply {
 
 impl std::error::Error for ErrorReply {}
 
+/// A client of RESP has no receipts: it reads what the commit has written.
+fn not_replicated(position: u64, waited_ms: u64) -> ErrorReply {
+    ErrorReply::new(format!(
+        "NOTREPLICATED the commit at position {position} is made on this host, and was not \
+         replicated within {waited_ms} ms: do not repeat it, read the key. The value is answered \
+         when the commit is replicated"
+    ))
+}
+
 /// The code decides how clients react. Clients retry `TRYAGAIN` automatically, so it is used only
 /// if nothing was changed.
 impl From<Error> for ErrorReply {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::WrongKind { .. } => return Self::WRONG_TYPE,
+            Error::NotReplicated { position, waited_ms } => {
+                return not_replicated(*position, *waited_ms);
+            }
             Error::Full { .. } | Error::LimitReached { .. } => "OOM",
             Error::Conflict { .. } => "TRYAGAIN",
             Error::Deadline { .. }
@@ -123,7 +135,6 @@ impl From<Error> for ErrorReply {
             Error::TagTaken { .. } => "TAGTAKEN",
             // Clients with a list of servers look for another one.
             Error::NotOwner { .. } | Error::Fenced { .. } => "READONLY",
-            Error::NotReplicated { .. } => "NOTREPLICATED",
             Error::Lost { .. } => "LOST",
             Error::OutcomeUnknown { .. } => "OUTCOMEUNKNOWN",
             Error::KeyTooLarge { .. }
@@ -179,7 +190,8 @@ mod tests {
             ),
             (
                 Error::NotReplicated { position: 7, waited_ms: 1000 },
-                "NOTREPLICATED the commit at position 7 is made on this host",
+                "NOTREPLICATED the commit at position 7 is made on this host, and was not \
+                 replicated within 1000 ms: do not repeat it, read the key",
             ),
             (Error::Lost { position: 7 }, "LOST the commit at position 7 is lost"),
             (

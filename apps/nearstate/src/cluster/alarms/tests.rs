@@ -124,6 +124,10 @@ fn each_condition_raises_its_alarm() {
         status.copies[0].is_degraded_owner_silent = true;
     };
     assert_eq!(ids(lost), ["NS-5013"]);
+    let file = ClusterFile::parse(GOOD).unwrap();
+    let ends = Failures { certificate: Some("soon".to_owned()), ..Failures::default() };
+    let all = raised((&file, HostId(1)), &healthy(), &ends);
+    assert_eq!(all.iter().map(|alarm| alarm.kind.id).collect::<Vec<_>>(), ["NS-5020"]);
 }
 
 #[test]
@@ -227,24 +231,63 @@ fn a_failure_that_is_not_repeated_for_some_time_passes() {
 fn an_alarm_is_raised_once_and_cleared_when_its_condition_ends() {
     let mut list = AlarmList::default();
     let alarm = |detail: &str| AlarmCondition {
-        kind: NO_OWNER,
+        kind: NOT_REPLICATED,
         subject: "amf".to_owned(),
         detail: detail.to_owned(),
     };
-    assert_eq!(list.update(10, vec![alarm("1")]), [AlarmChange::Raised(alarm("1"))]);
-    assert_eq!(list.update(20, vec![alarm("2")]), []);
+    let begin = Instant::now();
+    let update = |list: &mut AlarmList, now_ms, holding| {
+        list.update((begin, now_ms), Duration::from_secs(2), holding)
+    };
+    assert_eq!(update(&mut list, 10, vec![alarm("1")]), [AlarmChange::Raised(alarm("1"))]);
+    assert_eq!(update(&mut list, 20, vec![alarm("2")]), []);
     let shown = list.to_json();
     assert_eq!(shown[0]["state"], "raised");
     assert_eq!((&shown[0]["raised_ms"], &shown[0]["detail"]), (&json!(10), &json!("2")));
-    assert_eq!(list.update(30, Vec::new()), [AlarmChange::Cleared(alarm("2"))]);
+    assert_eq!(update(&mut list, 30, Vec::new()), [AlarmChange::Cleared(alarm("2"))]);
     let shown = list.to_json();
     assert_eq!((&shown[0]["state"], &shown[0]["cleared_ms"]), (&json!("cleared"), &json!(30)));
     assert_eq!(list.active().count(), 0);
     for at in 0..2 * CLEARED_MAX as u64 {
-        list.update(at, vec![alarm("3")]);
-        list.update(at, Vec::new());
+        update(&mut list, at, vec![alarm("3")]);
+        update(&mut list, at, Vec::new());
     }
     assert_eq!(list.to_json().as_array().unwrap().len(), CLEARED_MAX);
+}
+
+/// A planned drain, a fail-over and the creation of a cluster have such moments.
+#[test]
+fn a_change_of_the_owner_or_of_the_leader_is_no_alarm_unless_it_lasts() {
+    let begin = Instant::now();
+    let lease = Duration::from_millis(300);
+    let grace = change_passes(lease);
+    assert_eq!(grace, Duration::from_secs(2));
+    assert_eq!(change_passes(Duration::from_secs(10)), Duration::from_secs(20));
+    for kind in [NO_OWNER, NO_LEADER] {
+        let alarm = |detail: &str| AlarmCondition {
+            kind,
+            subject: "amf".to_owned(),
+            detail: detail.to_owned(),
+        };
+        let mut list = AlarmList::default();
+        let mut update = |ms: u64, holding: &[AlarmCondition]| {
+            let now = begin + Duration::from_millis(ms);
+            list.update((now, ms), grace, holding.to_vec())
+        };
+        // Again and again, and never for long.
+        for round in 0..5 {
+            assert_eq!(update(round * 2500, &[alarm("0 of 2 reports")]), []);
+            assert_eq!(update(round * 2500 + 1999, &[alarm("1 of 2 reports")]), []);
+            assert_eq!(update(round * 2500 + 2000, &[]), []);
+        }
+        assert_eq!(update(20_000, &[alarm("0 of 2 reports")]), []);
+        let lasting = alarm("1 of 2 reports");
+        let raised = [AlarmChange::Raised(lasting.clone())];
+        assert_eq!(update(22_000, std::slice::from_ref(&lasting)), raised);
+        assert_eq!(update(22_500, std::slice::from_ref(&lasting)), []);
+        assert_eq!(update(23_000, &[]), [AlarmChange::Cleared(lasting.clone())]);
+        assert_eq!(update(23_500, &[lasting]), []);
+    }
 }
 
 #[test]

@@ -70,6 +70,8 @@ pub(super) struct RawHost {
     pub(super) votes: bool,
     #[serde(default)]
     pub(super) witness: bool,
+    #[serde(default)]
+    pub(super) removed: bool,
 }
 
 #[derive(Debug, Deserialize)]

@@ -16,7 +16,7 @@ impl ClusterFile {
         };
         lines.push(named("cluster.lease", format!("{} ms", self.config.lease_ms)));
         lines.push(named("cluster.when_copy_missing", policy));
-        let mut hosts: Vec<_> = self.hosts.iter().collect();
+        let mut hosts: Vec<_> = self.all_hosts().collect();
         hosts.sort_by_key(|host| host.id);
         lines.extend(hosts.into_iter().map(|host| {
             let part = match (host.witness, host.votes) {

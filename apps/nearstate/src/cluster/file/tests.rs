@@ -189,3 +189,31 @@ fn an_address_that_is_not_valid_is_named_with_its_host_and_key() {
         assert!(said.starts_with(wanted), "{said}");
     }
 }
+
+/// What was decided names it, and the settings that hosts compare: so files can be changed one
+/// after the other.
+#[test]
+fn a_host_that_was_removed_takes_part_in_nothing_and_changes_no_setting_that_hosts_share() {
+    let before = ClusterFile::parse(GOOD).unwrap();
+    // Another host may have its addresses.
+    let fourth = "name = \"c\"\nremoved = true\npeer = \"127.0.0.1:7001\"";
+    let text = GOOD.replacen("name = \"c\"\npeer = \"127.0.0.1:7003\"", fourth, 1);
+    let file = ClusterFile::parse(&text).unwrap();
+    assert_eq!(file.shared_settings(), before.shared_settings());
+    assert_eq!(file.decided_settings(), before.decided_settings());
+    assert_eq!((&file.config, file.voters()), (&before.config, before.voters()));
+    let names = |hosts: &[FileHost]| hosts.iter().map(|host| host.name.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (names(&file.hosts), names(&file.removed)),
+        (names(&before.hosts[..2]), names(&before.hosts[2..]))
+    );
+    assert_eq!(file.members().keys().copied().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(file.addresses().len(), 2);
+    assert_eq!(file.host_name(HostId(3)), "c");
+    let refused = file.host("c").unwrap_err().to_string();
+    assert!(refused.contains("is removed in the cluster file"), "{refused}");
+    // A new cluster has no history.
+    before.check_begins().unwrap();
+    let refused = file.check_begins().unwrap_err().to_string();
+    assert!(refused.contains("out of its groups"), "{refused}");
+}

@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use nearstate_cluster::{ClusterEvent, ClusterEventKind, HostId, LogPosition, PartitionId};
 use nearstate_model::invariant;
-use nearstate_node::{ClusterNotice, ClusterStatus, StoppedHolder};
+use nearstate_node::{ClusterNotice, ClusterStatus, HostCertificate, StoppedHolder};
 
 use crate::cluster::alarms::{self, AlarmChange, AlarmList, CopyFailure, Failures};
+use crate::cluster::certificate::UsedCertificate;
 use crate::cluster::file::{ClusterFile, FileHost};
 use crate::cluster::show::directory_space;
 use crate::log;
@@ -44,6 +45,7 @@ struct HostEventLists {
     failed: BTreeMap<PartitionId, CopyFailure>,
     unserved: BTreeMap<PartitionId, String>,
     files_gone: BTreeMap<PartitionId, String>,
+    certificate: UsedCertificate,
     alarms: AlarmList,
 }
 
@@ -146,6 +148,11 @@ impl HostEvents {
         };
     }
 
+    /// The certificate for the other hosts that is used from now on.
+    pub(super) fn set_certificate(&self, certificate: Option<HostCertificate>) {
+        self.lock().certificate = UsedCertificate::new(certificate);
+    }
+
     /// The alarms at present.
     pub(super) fn alarms(&self) -> AlarmList {
         self.lock().alarms.clone()
@@ -164,13 +171,17 @@ impl HostEvents {
             inner.failed.retain(|_, failure| !failure.is_over(now));
             let staying = inner.failed.iter().filter(|(_, failure)| failure.stays());
             let copies = staying.map(|(of, failure)| (*of, failure.reason.clone()));
+            let copies = copies.collect();
+            let certificate = inner.certificate.ending(now);
             let (clients, files) = (inner.unserved.clone(), inner.files_gone.clone());
             let active = inner.alarms.active();
             let raised = active.map(|(kind, subject)| (kind.id, subject.to_owned())).collect();
-            Failures { directory, copies: copies.collect(), clients, files, raised }
+            Failures { directory, certificate, copies, clients, files, raised }
         };
         let holding = alarms::raised((file, host.id), now, &failures);
-        let changes = self.lock().alarms.update(nearstate_store::now_ms_coarse(), holding);
+        let now = (Instant::now(), nearstate_store::now_ms_coarse());
+        let grace = alarms::change_passes(file.lease);
+        let changes = self.lock().alarms.update(now, grace, holding);
         for change in changes {
             let (event, alarm) = match &change {
                 AlarmChange::Raised(alarm) => (log::ALARM_RAISED, alarm),

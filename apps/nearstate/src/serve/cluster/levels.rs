@@ -17,6 +17,7 @@ const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 impl OperatorContext {
     /// Creates the cluster, with the level of its hosts if all of them answer.
     pub(super) fn initialize(&self) -> Result<Value> {
+        self.report.file.check_begins()?;
         // The engine says that a cluster exists.
         if self.engine.status().voters.is_empty()
             && let Some(reason) = lost_membership::earlier(&self.statuses())

@@ -160,7 +160,7 @@ impl ClusterSample {
         gauge(to, "membership_led", help, u64::from(engine.leader.is_some()))?;
         let help = "1 if the membership has stopped on this host.";
         gauge(to, "membership_failed", help, u64::from(engine.failure.is_some()))?;
-        let voters = file.hosts.iter().filter_map(|host| {
+        let voters = file.all_hosts().filter_map(|host| {
             let ms = engine.unanswered_ms.get(&host.id.0.into())?;
             Some(([("voter", host.name.clone())], seconds(ms * 1_000_000)))
         });

@@ -58,6 +58,7 @@ impl OperatorContext {
             return Err(invalid(lost_membership::nothing_to_raise(&leased)));
         }
         if !is_there {
+            file.check_begins()?;
             self.engine.initialize(&file.voters())?;
         }
         self.raise(level, &free).map_err(|error| {

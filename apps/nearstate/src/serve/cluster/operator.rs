@@ -273,8 +273,14 @@ impl OperatorContext {
                     (&owner, &to),
                 )
             }
-            (_, refusal) => explain(file, refusal),
+            (_, refusal) => explain(file, refusal, self.is_leased(partition)),
         }
+    }
+
+    /// Whether this host owns the partition with a lease.
+    fn is_leased(&self, partition: PartitionId) -> bool {
+        let copies = self.driver.status().copies;
+        copies.iter().any(|copy| copy.partition == partition.0 && copy.lease_ms != 0)
     }
 
     /// The hosts whose reports are missing for another owner.
@@ -411,9 +417,19 @@ fn better_copy(
     None
 }
 
-/// Why a task is not possible, and what to do.
-fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
-    let name = |host| file.host_name(host);
+/// What becomes of the writers of an owner that is not drained.
+const fn of_writers(is_leased: bool) -> &'static str {
+    if is_leased {
+        "The owner stays, and writers are admitted"
+    } else {
+        "The owner stays. It has no lease, so writers are refused (NS-3009) until enough of the \
+         other hosts answer it"
+    }
+}
+
+/// Why a task is not possible, and what to do. `is_leased`: the owner has a lease by now.
+fn explain(file: &ClusterFile, refusal: OperatorRefusal, is_leased: bool) -> String {
+    let (name, writers) = (|host| file.host_name(host), of_writers(is_leased));
     match refusal {
         OperatorRefusal::NotInGroup(host) => {
             format!("{} has no copy of the partition: name a host that has one", name(host))
@@ -446,9 +462,8 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
             name(host)
         ),
         OperatorRefusal::NotReplicated(host, missing) => format!(
-            "{missing} positions of the log of {} were not replicated in time, so it stays the \
-             owner and admits writers again: wait until cluster status shows that the members \
-             have caught up",
+            "{missing} positions of the log of {} were not replicated in time: wait until cluster \
+             status shows that the members have caught up. {writers}",
             name(host)
         ),
         OperatorRefusal::NotCounted(host) => format!(
@@ -461,19 +476,17 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
         }
         OperatorRefusal::Silent(host) => format!(
             "the owner has not heard {} for a lease, without which no other owner would be found: \
-             start its node, or wait until cluster status does not count it any more. The owner \
-             stays, and writers are admitted",
+             start its node, or wait until cluster status does not count it any more. {writers}",
             name(host)
         ),
         OperatorRefusal::TargetSilent(host) => format!(
             "the owner has not heard {} for a lease, so it cannot take over: start its node, or \
-             name another host. The owner stays, and writers are admitted",
+             name another host. {writers}",
             name(host)
         ),
         OperatorRefusal::Behind(host, missing) => format!(
-            "{} did not have the last {missing} positions of the log in time, so the owner stays \
-             and admits writers again: wait until cluster status shows no lag, or name another \
-             host",
+            "{} did not have the last {missing} positions of the log in time: wait until cluster \
+             status shows no lag, or name another host. {writers}",
             name(host)
         ),
     }
@@ -518,10 +531,28 @@ mod tests {
             (OperatorRefusal::NoOwner, "wait until"),
             (OperatorRefusal::TargetSilent(host), "start its node, or name another host"),
         ] {
-            let text = explain(&file, refusal);
+            let text = explain(&file, refusal, true);
             assert!(text.contains(advice) && !text.contains("no other owner"), "{text}");
         }
-        let text = explain(&file, OperatorRefusal::Silent(host));
+        let text = explain(&file, OperatorRefusal::Silent(host), true);
         assert!(text.contains("no other owner would be found"), "{text}");
+    }
+
+    /// A drain that has failed admits writers only if the owner still has a lease.
+    #[test]
+    fn a_drain_that_is_refused_says_whether_writers_are_admitted() {
+        let (file, host) = (ClusterFile::parse(GOOD).unwrap(), HostId(2));
+        for refusal in [
+            OperatorRefusal::Silent(host),
+            OperatorRefusal::TargetSilent(host),
+            OperatorRefusal::NotReplicated(host, 7),
+            OperatorRefusal::Behind(host, 7),
+        ] {
+            let [leased, fenced] =
+                [true, false].map(|is_leased| explain(&file, refusal, is_leased));
+            assert!(leased.contains("stays, and writers are admitted"), "{leased}");
+            assert!(!fenced.contains("admitted"), "{fenced}");
+            assert!(fenced.contains("no lease, so writers are refused"), "{fenced}");
+        }
     }
 }

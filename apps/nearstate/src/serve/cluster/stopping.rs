@@ -12,7 +12,7 @@ use super::host_events::MainThreadMessage;
 
 /// The threads. Dropping waits until all nodes are stopped.
 pub(super) struct StoppingNodes {
-    threads: BTreeMap<PartitionId, JoinHandle<()>>,
+    threads: BTreeMap<PartitionId, JoinHandle<u64>>,
     messages: SyncSender<MainThreadMessage>,
 }
 
@@ -22,13 +22,18 @@ impl StoppingNodes {
         Self { threads: BTreeMap::new(), messages }
     }
 
-    /// Stops the node of a partition.
-    pub(super) fn add(&mut self, partition: PartitionId, stop: impl FnOnce() + Send + 'static) {
+    /// Stops the node of a partition. `stop` returns the connections that did not finish in time.
+    pub(super) fn add(
+        &mut self,
+        partition: PartitionId,
+        stop: impl FnOnce() -> u64 + Send + 'static,
+    ) {
         let messages = self.messages.clone();
         let work = move || {
-            stop();
+            let aborted = stop();
             // It does not fit if the main thread has ended, or is late. It looks again each second.
             drop(messages.try_send(MainThreadMessage::Stopped(partition)));
+            aborted
         };
         // Without a thread the node is dropped here, which stops it.
         if let Ok(thread) = std::thread::Builder::new().name("ns-stop".to_owned()).spawn(work) {
@@ -44,6 +49,13 @@ impl StoppingNodes {
     /// Removes those that are stopped, whose messages may not have fitted.
     pub(super) fn remove_stopped(&mut self) {
         self.threads.retain(|_, thread| !thread.is_finished());
+    }
+
+    /// Waits until all nodes are stopped. Returns the connections that did not finish in time, of
+    /// the nodes that were stopping.
+    pub(super) fn finish(mut self) -> u64 {
+        let threads = std::mem::take(&mut self.threads).into_values();
+        threads.map(|thread| thread.join().unwrap_or(0)).sum()
     }
 
     /// The node is stopped, as a message says: its thread has nothing more to do.
@@ -75,7 +87,7 @@ mod tests {
         let (messages, received) = sync_channel(4);
         let (finish, may_finish) = channel::<()>();
         let mut stopping = StoppingNodes::new(messages);
-        stopping.add(ONE, move || may_finish.recv().unwrap());
+        stopping.add(ONE, move || may_finish.recv().map_or(0, |()| 3));
         assert!(stopping.contains(ONE), "no other node of the partition is started");
         assert!(!stopping.contains(PartitionId(2)));
         finish.send(()).unwrap();
@@ -83,5 +95,8 @@ mod tests {
         assert!(matches!(stopped, MainThreadMessage::Stopped(ONE)));
         stopping.remove(ONE);
         assert!(!stopping.contains(ONE));
+        stopping.add(ONE, || 4);
+        stopping.add(PartitionId(2), || 5);
+        assert_eq!(stopping.finish(), 9, "of the nodes that stop at the end");
     }
 }

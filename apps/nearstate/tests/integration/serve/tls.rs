@@ -1,7 +1,9 @@
 //! TLS: which clients are accepted, as which user, and what happens to clients without TLS.
 
 use crate::fixture::{Client, Folder, HANG_TIMEOUT, Node, http, rejected, serve, start, until};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{
@@ -57,15 +60,44 @@ impl Authority {
 
     /// A certificate that ends with the beginning of a year.
     pub(crate) fn sign_until(&self, name: &str, year: i32) -> SignedCertificate {
+        self.sign_with(name, |params| params.not_after = rcgen::date_time_ymd(year, 1, 1))
+    }
+
+    /// A certificate that ends after this time.
+    pub(crate) fn sign_for(&self, name: &str, valid: Duration) -> SignedCertificate {
+        let until = UNIX_EPOCH.elapsed().unwrap() + valid;
+        self.sign_with(name, |params| params.not_after = rcgen::date_time_ymd(1970, 1, 1) + until)
+    }
+
+    /// A certificate of no use to a host that connects to others.
+    pub(crate) fn sign_for_servers(&self, name: &str) -> SignedCertificate {
+        let usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign_with(name, |params| params.extended_key_usages = usages)
+    }
+
+    fn sign_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> SignedCertificate {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        change(&mut params);
         let certificate = params.signed_by(&key, &self.0).unwrap();
         SignedCertificate { pem: certificate.pem(), certificate: certificate.der().clone(), key }
     }
 }
 
 impl SignedCertificate {
+    /// A certificate that is its own authority, as `openssl req -x509` makes it.
+    pub(crate) fn self_signed(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        Self { pem: certificate.pem(), certificate: certificate.der().clone(), key }
+    }
+
     /// Performs the handshake as the server. False if the client does not accept the certificate.
     pub(crate) fn is_accepted_by(&self, mut client: TcpStream) -> bool {
         let key = PrivateKeyDer::try_from(self.key.serialize_der()).unwrap();
