@@ -1,6 +1,6 @@
 //! The processors of the table: servers of every target share some, the client has another one.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::cpus;
@@ -30,13 +30,11 @@ fn divide(cpus: &[usize], servers: usize) -> Result<Option<(usize, Vec<usize>)>>
             Ok(Some((*client, others.iter().take(servers).copied().collect())))
         }
         Some(_) | None if servers == 1 => Ok(None),
-        Some(_) | None => Err(Error::BadArgument {
-            detail: format!(
-                "--server-cpus {servers}: there are {} processors, and the client needs one: give \
+        Some(_) | None => Err(bad_argument!(
+            "--server-cpus {servers}: there are {} processors, and the client needs one: give \
                  fewer",
-                cpus.len()
-            ),
-        }),
+            cpus.len()
+        )),
     }
 }
 
