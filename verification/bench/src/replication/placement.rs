@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn servers_start_on_their_processors_and_the_client_returns_to_all() {
         let allowed = cpus::allowed().unwrap();
-        let options = <RunCommand as clap::Parser>::parse_from(["run"]).options;
+        let options = <RunCommand as clap::Parser>::parse_from(["run", "micro"]).options;
         let bound = Placement::bind(&options).unwrap();
         let at_start = Placement::start(bound.as_ref(), || Ok(cpus::allowed())).unwrap();
         if let Some(Placement { client, servers, .. }) = &bound {
@@ -96,7 +96,8 @@ mod tests {
         }
         drop(bound);
         assert_eq!(cpus::allowed(), Some(allowed.clone()));
-        let options = <RunCommand as clap::Parser>::parse_from(["run", "--unpinned"]).options;
+        let options =
+            <RunCommand as clap::Parser>::parse_from(["run", "micro", "--unpinned"]).options;
         assert!(Placement::bind(&options).unwrap().is_none());
         assert_eq!(cpus::allowed(), Some(allowed));
     }
