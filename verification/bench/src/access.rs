@@ -113,7 +113,16 @@ pub struct RecordEntry<'a> {
 impl<'a> RecordEntry<'a> {
     /// A record without tags.
     pub const fn new(key: &'a [u8], parts: &'a [PartWrite<'a>]) -> Self {
-        Self { key, parts, tags: &[], tags_before: &[] }
+        Self::tagged(key, parts, &[])
+    }
+
+    /// A new record with tags.
+    pub const fn tagged(
+        key: &'a [u8],
+        parts: &'a [PartWrite<'a>],
+        tags: &'a [RecordTag<'a>],
+    ) -> Self {
+        Self { key, parts, tags, tags_before: &[] }
     }
 }
 
@@ -280,7 +289,7 @@ pub trait StoreAccess {
 
 /// The error for an operation that a target does not have.
 pub(crate) fn declined(why: &str) -> Error {
-    Error::BadArgument { detail: why.to_owned() }
+    bad_argument!("{why}")
 }
 
 /// The bytes of the first part that is written, which is the value of a plain record.

@@ -42,9 +42,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
 
 fn run_commands(input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
     let Some(ClientCommand::Plan(plan)) = receive(input)? else {
-        return Err(Error::BadArgument {
-            detail: "this command is started by `nearstate bench run`".to_owned(),
-        });
+        return Err(bad_argument!("this command is started by `nearstate bench run`"));
     };
     if let Some(cpu) = plan.cpu
         && let Err(why) = bind_to_cpu(cpu)
@@ -57,7 +55,7 @@ fn run_commands(input: &mut impl BufRead, output: &mut impl Write) -> Result<()>
     while let Some(command) = receive(input)? {
         match command {
             ClientCommand::Plan(_) => {
-                return Err(Error::BadArgument { detail: "a second plan".to_owned() });
+                return Err(bad_argument!("a second plan"));
             }
             ClientCommand::Load => client.load(output)?,
             ClientCommand::WarmUp(ops, depth) => client.warm_up(ops, depth, output)?,

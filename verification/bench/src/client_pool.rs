@@ -99,7 +99,7 @@ impl ClientPool {
         let (input, output) = (process.stdin.take(), process.stdout.take());
         self.processes.push(process);
         let (Some(mut input), Some(output)) = (input, output) else {
-            return Err(Error::Backend { detail: "a client has no pipes".to_owned() });
+            return Err(backend_error!("a client has no pipes"));
         };
         send(&mut input, &ClientCommand::Plan(plan.clone()))?;
         self.inputs.push(input);
@@ -238,8 +238,7 @@ impl ClientPool {
                             self.unbound.push(format!("client {client}: {why}"));
                         }
                         ClientReport::Failed(detail) => {
-                            let detail = format!("client {client}: {detail}");
-                            return Err(Error::Backend { detail });
+                            return Err(backend_error!("client {client}: {detail}"));
                         }
                         other @ (ClientReport::Ready
                         | ClientReport::Loaded(..)
@@ -251,21 +250,19 @@ impl ClientPool {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) if last_report_at.elapsed() > SILENCE_MAX => {
-                    let detail = format!(
+                    return Err(backend_error!(
                         "no client has reported progress for {} s: the target is stuck, or much \
                          slower than the others (give fewer --ops)",
                         SILENCE_MAX.as_secs()
-                    );
-                    return Err(Error::Backend { detail });
+                    ));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    let detail = "all clients have ended".to_owned();
-                    return Err(Error::Backend { detail });
+                    return Err(backend_error!("all clients have ended"));
                 }
             }
             if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Backend { detail: STOPPED.to_owned() });
+                return Err(backend_error!("{STOPPED}"));
             }
             listener.poll()?;
         }
@@ -311,7 +308,7 @@ fn add_checks(all: &mut Vec<Check>, more: Vec<Check>) {
 }
 
 fn unexpected(report: &ClientReport) -> Result<()> {
-    Err(Error::Backend { detail: format!("unexpected report of a client: {report:?}") })
+    Err(backend_error!("unexpected report of a client: {report:?}"))
 }
 
 /// The environment variable by which glibc's allocator requests large pages.
@@ -324,9 +321,7 @@ fn listen(client: usize, output: ChildStdout, sender: &Sender<ClientMessage>) {
     loop {
         let report = match receive(&mut output) {
             Ok(Some(report)) => Ok(report),
-            Ok(None) => {
-                Err(Error::Backend { detail: format!("client {client} ended before its work did") })
-            }
+            Ok(None) => Err(backend_error!("client {client} ended before its work did")),
             Err(e) => Err(e),
         };
         let is_last = report.is_err() || matches!(report, Ok(ClientReport::Failed(_)));

@@ -9,7 +9,7 @@ use crate::outputs::print;
 use crate::reaper::Reaper;
 use crate::table::ReportTable;
 use clap::{Args, ValueHint};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -57,12 +57,10 @@ pub fn run(options: &CodeOptions, out: &mut impl Write) -> Result<()> {
     if calls + locked == 0 {
         return Ok(());
     }
-    Err(Error::Backend {
-        detail: format!(
-            "{reads} more reads made {calls} system calls, and reads execute {locked} locked \
+    Err(backend_error!(
+        "{reads} more reads made {calls} system calls, and reads execute {locked} locked \
              instructions and full fences: both must be 0"
-        ),
-    })
+    ))
 }
 
 fn text(count: u64) -> String {

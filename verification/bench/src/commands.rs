@@ -4,7 +4,7 @@ use crate::outputs::{print, write_page};
 use crate::own_run::OwnRun;
 use crate::{compare, outputs, report, saved};
 use clap::Args;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -61,8 +61,7 @@ pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
     if comparison.obstacles.is_empty() {
         return Ok(());
     }
-    let detail = "the runs cannot be compared: the differences are listed above".to_owned();
-    Err(Error::BadArgument { detail })
+    Err(bad_argument!("the runs cannot be compared: the differences are listed above"))
 }
 
 /// Shows a saved run again.
@@ -98,6 +97,7 @@ fn page_line(path: Option<&Path>, is_written: &Result<()>) -> String {
 mod tests {
     use super::*;
     use crate::sample;
+    use nearstate_model::Error;
     use std::fs::OpenOptions;
 
     fn render(run: PathBuf) -> Render {

@@ -82,6 +82,18 @@ impl Page {
 }
 
 impl HtmlBlock {
+    pub fn heading(text: &str) -> Self {
+        Self::Heading(text.to_owned())
+    }
+
+    pub fn subheading(text: &str) -> Self {
+        Self::Subheading(text.to_owned())
+    }
+
+    pub fn text(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+
     fn html(&self) -> String {
         match self {
             Self::Heading(text) => {
@@ -203,9 +215,9 @@ mod tests {
             title: "A \"page\"".to_owned(),
             lead: "Lead".to_owned(),
             blocks: vec![
-                HtmlBlock::Heading("One & all".to_owned()),
+                HtmlBlock::heading("One & all"),
                 HtmlBlock::Table(table),
-                HtmlBlock::Details("more".to_owned(), vec![HtmlBlock::Text("inside".to_owned())]),
+                HtmlBlock::Details("more".to_owned(), vec![HtmlBlock::text("inside")]),
                 HtmlBlock::Charts(vec![Chart { caption: "c".to_owned(), svg, legend: Vec::new() }]),
             ],
         }

@@ -9,6 +9,8 @@
               comment, and errors are those of the store or of the system"
 )]
 
+#[macro_use]
+mod errors;
 pub mod peer_commands;
 pub mod conformance;
 pub mod code;

@@ -30,7 +30,7 @@ use crate::targets::DatabaseSpec;
 use crate::{cpus, processes};
 use cases::{CASES, CaseKind, LoadCase};
 use load::Load;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use result::{CaseResult, FORMAT, LoadRound, MemoryResult, NudsfRun, ServerKind};
 use servers::Servers;
 use std::path::PathBuf;
@@ -73,8 +73,7 @@ fn check_cases(options: &Options) -> Result<()> {
     match options.targets.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => {
-            let detail = format!("{NAME} has no case {name:?}: it has {}", known.join(", "));
-            Err(Error::BadArgument { detail })
+            Err(bad_argument!("{NAME} has no case {name:?}: it has {}", known.join(", ")))
         }
     }
 }
@@ -84,7 +83,7 @@ fn processors() -> Result<(usize, usize)> {
     let allowed = cpus::allowed().unwrap_or_default();
     match (allowed.first(), allowed.last()) {
         (Some(first), Some(last)) => Ok((*first, *last)),
-        _ => Err(Error::Backend { detail: "no processor may be used".to_owned() }),
+        _ => Err(backend_error!("no processor may be used")),
     }
 }
 
@@ -94,8 +93,8 @@ fn processors() -> Result<(usize, usize)> {
 /// `BadArgument`: an unknown case, or h2load is not installed. `Backend`: a server ended.
 pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<NudsfRun> {
     check_cases(options)?;
-    let h2load = peers::program("h2load").ok_or_else(|| Error::BadArgument {
-        detail: "h2load is not installed: install the package nghttp2-client".to_owned(),
+    let h2load = peers::program("h2load").ok_or_else(|| {
+        bad_argument!("h2load is not installed: install the package nghttp2-client")
     })?;
     let (server_cpu, client_cpu) = processors()?;
     let records = options.records.unwrap_or(RECORDS);

@@ -4,7 +4,7 @@
 //! much. The loops are compiled once for each store, so that the compiler can inline the operation.
 //! Each loop counts the records that it finds, and the caller checks the count.
 
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::hint::black_box;
 
 /// Bytes of a key: `imsi-` and fifteen digits.
@@ -81,8 +81,7 @@ pub trait Store {
         _value: &[u8],
         _look: impl FnMut(&[u8]) -> T,
     ) -> Result<Option<T>> {
-        let detail = "this target has no transactions".to_owned();
-        Err(Error::BadArgument { detail })
+        Err(bad_argument!("this target has no transactions"))
     }
 
     /// Copies a value into `out`, which is cleared first; false if the key does not exist.

@@ -211,8 +211,7 @@ pub fn check_known(workload: &str, known: &[&str], words: &[String]) -> Result<(
     let options = words.iter().filter(|word| word.starts_with("--"));
     let mut names = options.filter_map(|word| word.split('=').next());
     names.find(|name| !known.contains(name)).map_or(Ok(()), |name| {
-        let detail = format!("{workload} has no {name}: it has {}", known.join(", "));
-        Err(Error::BadArgument { detail })
+        Err(bad_argument!("{workload} has no {name}: it has {}", known.join(", ")))
     })
 }
 

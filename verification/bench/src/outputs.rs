@@ -19,12 +19,10 @@ pub fn check(outputs: &[(&str, Option<&Path>)], inputs: &[&Path]) -> Result<()> 
         let Some(path) = path else { continue };
         let resolved = saved::resolved(path);
         if let Some((_, what)) = taken.iter().find(|(there, _)| *there == resolved) {
-            return Err(Error::BadArgument {
-                detail: format!(
-                    "{option} {}: it {what}, and would be replaced: give another file",
-                    path.display()
-                ),
-            });
+            return Err(bad_argument!(
+                "{option} {}: it {what}, and would be replaced: give another file",
+                path.display()
+            ));
         }
         saved::can_write(path)?;
         taken.push((resolved, format!("is the file of {option}")));
@@ -51,7 +49,7 @@ pub fn together(mut failures: Vec<Error>) -> Result<()> {
         Some(last) => {
             failures.push(last);
             let all: Vec<String> = failures.iter().map(error_text).collect();
-            Err(Error::Backend { detail: all.join("; ") })
+            Err(backend_error!("{}", all.join("; ")))
         }
     }
 }
@@ -105,7 +103,7 @@ mod tests {
         let full = |what: &str| Error::Full { detail: what.to_owned(), heap: None };
         assert_eq!(together(Vec::new()), Ok(()));
         assert_eq!(together(vec![full("a")]), Err(full("a")));
-        let both = together(vec![full("a"), Error::Backend { detail: "b".to_owned() }]);
+        let both = together(vec![full("a"), backend_error!("b")]);
         assert_eq!(both.unwrap_err().to_string(), "back-end: full: a; b");
     }
 }

@@ -8,7 +8,7 @@ use crate::options::{Options, check_known};
 use crate::replication::ReplicatedRun;
 use crate::run_frame::RunFrame;
 use crate::{nudsf, numap, replication, saved};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -75,11 +75,11 @@ impl OwnRun {
             }
             (None, None, None) => return Ok(None),
         };
-        loaded.map(Some).map_err(|why| Error::BadArgument {
-            detail: format!(
+        loaded.map(Some).map_err(|why| {
+            bad_argument!(
                 "{}: {why}: give a file that `nearstate bench run --save FILE` wrote",
                 path.display()
-            ),
+            )
         })
     }
 

@@ -5,7 +5,7 @@ use crate::outputs::print;
 use crate::peers::named;
 use crate::targets;
 use clap::Subcommand;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -81,7 +81,7 @@ fn install(names: &[String], out: &mut impl Write) -> Result<()> {
     if failed.is_empty() {
         return Ok(());
     }
-    Err(Error::Backend { detail: format!("not installed: {}", failed.join(", ")) })
+    Err(backend_error!("not installed: {}", failed.join(", ")))
 }
 
 fn check_target(
@@ -107,12 +107,13 @@ fn check_target(
     if broken == 0 {
         return Ok(());
     }
-    Err(Error::Backend { detail: format!("{name} fails {broken} of {} checks", all.len()) })
+    Err(backend_error!("{name} fails {broken} of {} checks", all.len()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearstate_model::Error;
 
     #[test]
     fn every_target_is_listed_with_its_version_or_with_what_brings_it() {

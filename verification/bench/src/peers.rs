@@ -5,7 +5,7 @@
 //! refused.
 
 use crate::reaper::system;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 use std::fs;
@@ -71,11 +71,11 @@ pub fn named(names: &[String]) -> Result<Vec<Peer>> {
         return Ok(ALL.to_vec());
     }
     let one = |name: &String| {
-        ALL.into_iter().find(|peer| peer.name == name).ok_or_else(|| Error::BadArgument {
-            detail: format!(
+        ALL.into_iter().find(|peer| peer.name == name).ok_or_else(|| {
+            bad_argument!(
                 "no peer is called {name:?}: give some of {}",
                 ALL.map(|peer| peer.name).join(", ")
-            ),
+            )
         })
     };
     names.iter().map(one).collect()
@@ -113,8 +113,8 @@ pub fn program(name: &str) -> Option<PathBuf> {
 
 /// The path of a required program.
 pub fn installed(name: &str, peer: &str) -> Result<PathBuf> {
-    program(name).ok_or_else(|| Error::BadArgument {
-        detail: format!("{name} is not installed: `nearstate bench peers install {peer}`"),
+    program(name).ok_or_else(|| {
+        bad_argument!("{name} is not installed: `nearstate bench peers install {peer}`")
     })
 }
 
@@ -123,7 +123,7 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs a package without starting its service: benchmarks start their own servers.
 fn from_packages(package: &str) -> Result<()> {
-    let by_hand = |why: &str| Error::BadArgument { detail: format!("{package}: {why}; {BY_HAND}") };
+    let by_hand = |why: &str| bad_argument!("{package}: {why}; {BY_HAND}");
     if program("apt-get").is_none() {
         return Err(by_hand("this system has no apt-get"));
     }
@@ -165,9 +165,9 @@ fn folder() -> Result<PathBuf> {
             .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
         cache.map(|cache| cache.join("nearstate/peers"))
     };
-    given.or_else(cache).ok_or_else(|| Error::BadArgument {
-        detail: "no folder for peers: set NEARSTATE_PEERS or HOME".to_owned(),
-    })
+    given
+        .or_else(cache)
+        .ok_or_else(|| bad_argument!("no folder for peers: set NEARSTATE_PEERS or HOME"))
 }
 
 /// Geode's files on this machine.
@@ -191,8 +191,8 @@ impl Geode {
 
     /// The paths of the files; an error if one is missing.
     pub fn here() -> Result<Self> {
-        let missing = |what: &Path| Error::BadArgument {
-            detail: format!("{} is missing: `nearstate bench peers install geode`", what.display()),
+        let missing = |what: &Path| {
+            bad_argument!("{} is missing: `nearstate bench peers install geode`", what.display())
         };
         let (jars, classes) = (Self::folder()?.join("jars"), Self::classes()?);
         for (_, path) in listed() {
@@ -255,19 +255,15 @@ fn fetch_one(url: &str, wanted: &str, file: &Path) -> Result<()> {
     if !output.status.success() {
         let _ = fs::remove_file(&part);
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Backend {
-            detail: format!(
-                "fetching {url}: {message} (NEARSTATE_MAVEN names another Maven repository)"
-            ),
-        });
+        return Err(backend_error!(
+            "fetching {url}: {message} (NEARSTATE_MAVEN names another Maven repository)"
+        ));
     }
     let bytes = fs::read(&part).map_err(|e| system(&format!("reading {}", part.display()), &e))?;
     let found = digest(&bytes);
     if found != wanted {
         let _ = fs::remove_file(&part);
-        return Err(Error::Backend {
-            detail: format!("{url} has the SHA-256 {found}, not {wanted}: it was not kept"),
-        });
+        return Err(backend_error!("{url} has the SHA-256 {found}, not {wanted}: it was not kept"));
     }
     fs::rename(&part, file).map_err(|e| system(&format!("placing {}", file.display()), &e))
 }
@@ -291,7 +287,7 @@ fn compile(jars: &Path) -> Result<()> {
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::Backend { detail: format!("javac of {}: {message}", source.display()) })
+    Err(backend_error!("javac of {}: {message}", source.display()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod txn;
 
 pub use outcome::{Measured, goals, summary};
 
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 /// A set of runs.
 #[derive(Clone, Copy, Debug)]
@@ -91,9 +91,7 @@ pub fn named(name: &str) -> Result<Vec<Preset>> {
     if presets.is_empty() {
         let groups = GROUPS.iter().map(|(group, _)| *group);
         let names: Vec<&str> = groups.chain(all().map(|preset| preset.name)).collect();
-        return Err(Error::BadArgument {
-            detail: format!("unknown preset {name:?}, expected one of {}", names.join(", ")),
-        });
+        return Err(bad_argument!("unknown preset {name:?}, expected one of {}", names.join(", ")));
     }
     Ok(presets)
 }
@@ -106,9 +104,10 @@ pub fn selected(presets: Vec<Preset>, cases: &[String]) -> Result<Vec<(Preset, C
     let is_known = |name: &&String| all.iter().any(|(_, case)| case.name == **name);
     if let Some(unknown) = cases.iter().find(|name| !is_known(name)) {
         let names: Vec<&str> = all.iter().map(|(_, case)| case.name).collect();
-        return Err(Error::BadArgument {
-            detail: format!("unknown case {unknown:?}, expected some of {}", names.join(", ")),
-        });
+        return Err(bad_argument!(
+            "unknown case {unknown:?}, expected some of {}",
+            names.join(", ")
+        ));
     }
     let is_selected = |name: &str| cases.is_empty() || cases.iter().any(|case| case == name);
     Ok(all.into_iter().filter(|(_, case)| is_selected(case.name)).collect())

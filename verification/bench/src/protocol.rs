@@ -143,7 +143,7 @@ pub fn error_text(e: &Error) -> String {
 pub const STOPPED: &str = "stopped before its end";
 
 fn garbled(e: &serde_json::Error) -> Error {
-    Error::Backend { detail: format!("a benchmark's process said something unexpected: {e}") }
+    backend_error!("a benchmark's process said something unexpected: {e}")
 }
 
 fn lost(e: &std::io::Error) -> Error {

@@ -9,7 +9,7 @@
 pub use fastrand::Rng;
 
 use crate::stat::as_f64;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use serde::{Deserialize, Serialize};
 
 /// The distribution of accesses over the records.
@@ -243,8 +243,8 @@ impl RecordSequence {
 
     fn of(records: u64, seed: u64, mut one: impl FnMut(&mut Rng) -> (u64, bool)) -> Result<Self> {
         let count = u32::try_from(records).ok().filter(|_| (1..=RECORDS_MAX).contains(&records));
-        let records = count.ok_or_else(|| Error::BadArgument {
-            detail: format!("{records} records for one client: give 1 to {RECORDS_MAX}"),
+        let records = count.ok_or_else(|| {
+            bad_argument!("{records} records for one client: give 1 to {RECORDS_MAX}")
         })?;
         let mut rng = rng(seed);
         let drawn = std::iter::repeat_with(|| {

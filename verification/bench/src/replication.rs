@@ -183,7 +183,7 @@ fn value(number: u64) -> Vec<u8> {
 }
 
 fn failed<E: Display>(detail: E) -> Error {
-    Error::Backend { detail: detail.to_string() }
+    backend_error!("{detail}")
 }
 
 /// The folder of a target, which is removed with it.
@@ -212,13 +212,11 @@ fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
         "redis-wait-2" => Ok(Box::new(redis_wait::RedisWait::start(folder, 2)?)),
         "etcd" => Ok(Box::new(etcd::Etcd::start(folder)?)),
         "geode" => Ok(Box::new(geode::GeodeCluster::start(folder)?)),
-        other => Err(Error::BadArgument {
-            detail: format!(
-                "the table of replicated writes has no target {other:?}: give some of region, \
+        other => Err(bad_argument!(
+            "the table of replicated writes has no target {other:?}: give some of region, \
                  geode, {}",
-                NAMES.join(", ")
-            ),
-        }),
+            NAMES.join(", ")
+        )),
     }
 }
 
@@ -311,9 +309,10 @@ fn start_filled(name: &str, options: &Options, bound: Option<&Placement>) -> Res
 /// fails.
 pub fn measure(options: &Options, command: &str, stop: &AtomicBool) -> Result<ReplicatedRun> {
     if options.workload.as_deref() != Some("ue-signalling") {
-        return Err(Error::BadArgument {
-            detail: format!("the targets {} are those of ue-signalling only", NAMES.join(", ")),
-        });
+        return Err(bad_argument!(
+            "the targets {} are those of ue-signalling only",
+            NAMES.join(", ")
+        ));
     }
     let cases = ReplicatedCase::selected(options.variant.as_deref())?;
     let mut frame = RunFrame::begin(command, &Machine::detect());

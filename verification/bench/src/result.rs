@@ -254,6 +254,15 @@ impl RecordVerification {
         self.absent += u64::from(!exists);
     }
 
+    /// Counts a record, which exists or not.
+    pub fn count(&mut self, is_right: bool, exists: bool, example: impl FnOnce() -> String) {
+        if is_right {
+            self.right(exists);
+        } else {
+            self.wrong(example);
+        }
+    }
+
     /// Counts a wrong record.
     #[cold]
     pub fn wrong(&mut self, example: impl FnOnce() -> String) {

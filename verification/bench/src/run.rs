@@ -18,7 +18,7 @@ use crate::table::counted;
 use crate::targets::region::on_node;
 use crate::targets::{self, Capabilities, DatabaseSpec, Support, Target};
 use crate::workloads::{self, Parameters, Requirements, WorkloadKind};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,8 +41,8 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let (chosen, mut missing) = choose(options, kind.as_ref())?;
     if let Some(name) = &options.kill {
         let victim = chosen.iter().find(|one| one.target.name() == name);
-        let victim = victim.ok_or_else(|| Error::BadArgument {
-            detail: format!("--kill {name}: it is not among the targets of this run"),
+        let victim = victim.ok_or_else(|| {
+            bad_argument!("--kill {name}: it is not among the targets of this run")
         })?;
         targets::can_be_killed(victim.target.as_ref())?;
     }
@@ -287,12 +287,10 @@ fn choose(options: &Options, kind: &dyn WorkloadKind) -> Result<(Vec<Chosen>, Ve
         let (before, name) = (names.get(..at)?, names.get(at)?);
         before.contains(name).then_some(name)
     }) {
-        return Err(Error::BadArgument {
-            detail: format!(
-                "--targets: {twice} is named twice, and tables and `bench compare` go by names: \
+        return Err(bad_argument!(
+            "--targets: {twice} is named twice, and tables and `bench compare` go by names: \
                  give each target once, and compare two runs to see how far one differs from itself"
-            ),
-        });
+        ));
     }
     let (mut chosen, mut missing) = (Vec::new(), Vec::new());
     let leaves_out = names.is_empty() || options.leaves_out_missing;
@@ -313,38 +311,32 @@ fn parameters(options: &Options, kind: &dyn WorkloadKind) -> Result<Parameters> 
         (Some(wanted), _) => {
             if !variants.iter().any(|(name, _)| name == wanted) {
                 let names: Vec<&str> = variants.iter().map(|(name, _)| *name).collect();
-                return Err(Error::BadArgument {
-                    detail: format!(
-                        "{} has no variant {wanted:?}: give one of {}",
-                        kind.name(),
-                        names.join(", ")
-                    ),
-                });
+                return Err(bad_argument!(
+                    "{} has no variant {wanted:?}: give one of {}",
+                    kind.name(),
+                    names.join(", ")
+                ));
             }
             wanted.clone()
         }
         (None, Some((name, _))) => (*name).to_owned(),
         (None, None) => String::new(),
     };
-    if options.depth > 1 && !kind.is_pipelined() {
-        return Err(Error::BadArgument {
-            detail: format!(
-                "operations of {} cannot be sent together: omit --depth {}",
-                kind.name(),
-                options.depth
-            ),
-        });
+    if options.depth > 1 && !kind.spec().is_pipelined {
+        return Err(bad_argument!(
+            "operations of {} cannot be sent together: omit --depth {}",
+            kind.name(),
+            options.depth
+        ));
     }
     let records = options.records.unwrap_or_else(|| kind.spec().records);
     if records < options.clients * options.depth {
-        return Err(Error::BadArgument {
-            detail: format!(
-                "{} with {} in flight for each spec that many records of their own: give more \
+        return Err(bad_argument!(
+            "{} with {} in flight for each spec that many records of their own: give more \
                  --records than {records}",
-                counted(options.clients, "client"),
-                counted(options.depth, "operation")
-            ),
-        });
+            counted(options.clients, "client"),
+            counted(options.depth, "operation")
+        ));
     }
     let Options { spread, seed, value_bytes, own_records: has_own_records, .. } = *options;
     Ok(Parameters { records, variant, spread, seed, value_bytes, has_own_records })
@@ -363,12 +355,10 @@ fn check_rate(options: &Options) -> Result<()> {
     if options.rate.is_none_or(|rate| rate >= as_f64(clients)) {
         return Ok(());
     }
-    Err(Error::BadArgument {
-        detail: format!(
-            "--rate: {clients} clients share the rate: give at least one operation per second for \
+    Err(bad_argument!(
+        "--rate: {clients} clients share the rate: give at least one operation per second for \
              each"
-        ),
-    })
+    ))
 }
 
 fn load_settings(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> LoadSettings {
@@ -411,12 +401,10 @@ fn divide_cpus(cpus: &[usize], servers: usize) -> Result<Option<(Vec<usize>, Vec
     if servers == 1 {
         return Ok(None);
     }
-    Err(Error::BadArgument {
-        detail: format!(
-            "--server-cpus {servers}: there are {} processors, and clients spec one: give fewer",
-            cpus.len()
-        ),
-    })
+    Err(bad_argument!(
+        "--server-cpus {servers}: there are {} processors, and clients spec one: give fewer",
+        cpus.len()
+    ))
 }
 
 /// Memory of a target: its own report, otherwise that of its processes.

@@ -79,7 +79,7 @@ fn run_preset(
 }
 
 fn in_case(preset: &Preset, case: &Case, e: &Error) -> Error {
-    Error::Backend { detail: format!("{}/{}: {}", preset.name, case.name, error_text(e)) }
+    backend_error!("{}/{}: {}", preset.name, case.name, error_text(e))
 }
 
 /// The options of a case: scaled, and with files of its own.
@@ -89,7 +89,7 @@ fn case_options(
     (preset, case): (&Preset, &Case),
 ) -> Result<Options> {
     let parsed = RunCommand::try_parse_from(line);
-    let mut options = parsed.map_err(|e| Error::BadArgument { detail: e.to_string() })?.options;
+    let mut options = parsed.map_err(|e| bad_argument!("{e}"))?.options;
     if let Some(factor) = given.scale {
         let least = options.clients * options.depth;
         options.ops = Some(scaled(options.client_ops(), factor).max(1));
@@ -136,8 +136,8 @@ fn preset_text(measured: &[Measured], is_json: bool) -> Result<String> {
 }
 
 fn json(results: &impl Serialize) -> Result<String> {
-    let text = serde_json::to_string(results)
-        .map_err(|e| Error::Backend { detail: format!("encoding the results: {e}") })?;
+    let text =
+        serde_json::to_string(results).map_err(|e| backend_error!("encoding the results: {e}"))?;
     Ok(text + "\n")
 }
 
@@ -192,13 +192,12 @@ fn deliver_own(run: &OwnRun, options: &Options, out: &mut impl Write) -> Result<
 /// The error of a run that was stopped, or does not count for these reasons.
 fn judged(is_partial: bool, invalid: &[String]) -> Result<()> {
     if is_partial {
-        let detail = "the run was stopped before its end".to_owned();
-        return Err(Error::Backend { detail });
+        return Err(backend_error!("the run was stopped before its end"));
     }
     if invalid.is_empty() {
         return Ok(());
     }
-    Err(Error::Backend { detail: format!("the run does not count: {}", invalid.join("; ")) })
+    Err(backend_error!("the run does not count: {}", invalid.join("; ")))
 }
 
 fn report_text(run: &Run, options: &Options, page: Option<&Path>) -> Result<String> {
@@ -222,7 +221,7 @@ fn validate(run: &Run) -> Result<()> {
     match whys.collect::<Option<Vec<_>>>() {
         Some(whys) if !run.is_partial => {
             let whys = whys.join("; ");
-            Err(Error::Backend { detail: format!("no target took part: {whys}") })
+            Err(backend_error!("no target took part: {whys}"))
         }
         Some(_) | None => judged(run.is_partial, &run.invalid),
     }

@@ -77,9 +77,9 @@ impl RunFrame {
         let alarms = self.alarms().into_iter();
         let alarms = alarms.map(|(title, lines)| HtmlBlock::Alarm(title, lines));
         let end = [
-            HtmlBlock::Heading("Keep in mind".to_owned()),
+            HtmlBlock::heading("Keep in mind"),
             HtmlBlock::List(self.caveats.clone()),
-            HtmlBlock::Heading("Circumstances".to_owned()),
+            HtmlBlock::heading("Circumstances"),
             HtmlBlock::Code(self.command.clone()),
             HtmlBlock::Facts(self.machine.clone()),
         ];

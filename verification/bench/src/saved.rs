@@ -32,20 +32,17 @@ const OPS_MAX: u64 = 1 << 62;
 
 /// Saves a run at `path`. An older file stays until the new one is completely on the disk.
 pub fn save(run: &Run, path: &Path) -> Result<()> {
-    check(run).map_err(|detail| Error::BadArgument {
-        detail: format!("the run is not saved, because it could not be loaded again: {detail}"),
+    check(run).map_err(|detail| {
+        bad_argument!("the run is not saved, because it could not be loaded again: {detail}")
     })?;
-    let json = serde_json::to_vec(run).map_err(|e| Error::BadArgument {
-        detail: format!("the run cannot be written as JSON: {e}"),
-    })?;
+    let json = serde_json::to_vec(run)
+        .map_err(|e| bad_argument!("the run cannot be written as JSON: {e}"))?;
     if json.len() as u64 > FILE_BYTES_MAX {
-        return Err(Error::BadArgument {
-            detail: format!(
-                "the run takes {} MiB, more than the limit of {} MiB: give fewer rounds or targets",
-                json.len() >> 20,
-                FILE_BYTES_MAX >> 20
-            ),
-        });
+        return Err(bad_argument!(
+            "the run takes {} MiB, more than the limit of {} MiB: give fewer rounds or targets",
+            json.len() >> 20,
+            FILE_BYTES_MAX >> 20
+        ));
     }
     write_file(path, &json)
 }
@@ -118,13 +115,11 @@ fn folder(resolved: &Path) -> &Path {
 /// system, with a name that no other process uses.
 fn part_file(path: &Path, resolved: &Path) -> Result<PathBuf> {
     if resolved.is_dir() {
-        return Err(Error::BadArgument {
-            detail: format!("{} is a folder: give the name of a file in it", path.display()),
-        });
+        return Err(bad_argument!("{} is a folder: give the name of a file in it", path.display()));
     }
-    let name = resolved.file_name().ok_or_else(|| Error::BadArgument {
-        detail: format!("{:?} is not the name of a file: give one", path.display()),
-    })?;
+    let name = resolved
+        .file_name()
+        .ok_or_else(|| bad_argument!("{:?} is not the name of a file: give one", path.display()))?;
     let name = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
     Ok(folder(resolved).join(name))
 }
@@ -155,8 +150,7 @@ struct SavedFormat {
 
 /// Loads a run that [`save`] wrote.
 pub fn load(path: &Path) -> Result<Run> {
-    parse(&read(path)?)
-        .map_err(|detail| Error::BadArgument { detail: format!("{}: {detail}", path.display()) })
+    parse(&read(path)?).map_err(|detail| bad_argument!("{}: {detail}", path.display()))
 }
 
 /// The bytes of a saved run, or one more than any has.

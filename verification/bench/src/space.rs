@@ -15,8 +15,7 @@ pub fn folder(dir: &Path) -> Result<PathBuf> {
     if whole.is_dir() {
         return Ok(whole);
     }
-    let detail = format!("--dir {}: it is no folder: give one in memory", dir.display());
-    Err(Error::BadArgument { detail })
+    Err(bad_argument!("--dir {}: it is no folder: give one in memory", dir.display()))
 }
 
 /// Free bytes in a folder; `None` if the file system has no limit.

@@ -20,7 +20,7 @@ pub(crate) mod wire;
 
 use crate::access::{StoreConnection, StoreSchema};
 use crate::reaper::Reaper;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use region::on_node::NodeRegionTarget;
 pub(crate) use started::{free_port, on_cpus};
 use std::fmt;
@@ -180,9 +180,7 @@ pub trait Database: fmt::Debug {
 
     /// Kills the server (SIGKILL) and starts it again on its files, at the same address.
     fn crash(&mut self) -> Result<()> {
-        Err(Error::BadArgument {
-            detail: "its server loses all records when it is killed".to_owned(),
-        })
+        Err(bad_argument!("its server loses all records when it is killed"))
     }
 
     /// True if it still runs.
@@ -273,11 +271,11 @@ pub fn named(name: &str) -> Result<Box<dyn Target>> {
     }
     let all = all();
     let names = all.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
-    all.into_iter().find(|target| target.name() == name).ok_or_else(|| Error::BadArgument {
-        detail: format!(
+    all.into_iter().find(|target| target.name() == name).ok_or_else(|| {
+        bad_argument!(
             "no target is called {name:?}: give one of {names}, region@NODE; \
                          for ue-signalling also cluster, cluster-2, redis-wait, redis-wait-2, etcd"
-        ),
+        )
     })
 }
 
@@ -292,13 +290,11 @@ pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
     if is_known {
         return Ok(());
     }
-    Err(Error::BadArgument {
-        detail: format!(
-            "--layout {layout}: none of the targets {} has this layout: leave it out, or give \
+    Err(bad_argument!(
+        "--layout {layout}: none of the targets {} has this layout: leave it out, or give \
              geode (zones) or region (fill-50)",
-            names.join(", ")
-        ),
-    })
+        names.join(", ")
+    ))
 }
 
 /// An error if this target cannot be killed in a run.
@@ -308,13 +304,11 @@ pub fn can_be_killed(target: &dyn Target) -> Result<()> {
     }
     let all = all();
     let able = all.iter().filter(|target| target.survives_kill()).map(|target| target.name());
-    Err(Error::BadArgument {
-        detail: format!(
-            "--kill {}: its server loses all records when it is killed: give one of {}",
-            target.name(),
-            able.collect::<Vec<_>>().join(", ")
-        ),
-    })
+    Err(bad_argument!(
+        "--kill {}: its server loses all records when it is killed: give one of {}",
+        target.name(),
+        able.collect::<Vec<_>>().join(", ")
+    ))
 }
 
 #[cfg(test)]

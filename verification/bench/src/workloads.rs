@@ -18,6 +18,7 @@ pub mod support;
 pub use crate::parameters::Parameters;
 pub use crate::random::AccessDistribution;
 
+use self::support::record_model::ComparedRecords;
 use self::support::share::Share;
 use crate::access::{Connection, StoreSchema};
 use crate::result::{Check, PaperFigure, RecordVerification};
@@ -67,6 +68,24 @@ pub struct WorkloadSpec {
     pub paper_figures: &'static [PaperFigureSpec],
     /// What a reader of the results has to know.
     pub caveats: &'static [&'static str],
+    /// True if operations can be sent together.
+    pub is_pipelined: bool,
+}
+
+impl WorkloadSpec {
+    /// What most workloads have in common.
+    const DEFAULT: Self = Self {
+        name: "",
+        title: "",
+        source: "",
+        variants: &[],
+        records: 0,
+        classes: &[],
+        schema: StoreSchema { tables: &[] },
+        paper_figures: &[],
+        caveats: &[],
+        is_pipelined: true,
+    };
 }
 
 /// What distinguishes a client of a workload from the others.
@@ -103,11 +122,6 @@ pub trait WorkloadKind: fmt::Debug {
 
     /// The largest number of records of all tables, and the bytes of the largest record.
     fn size(&self, parameters: &Parameters) -> (u64, u64);
-
-    /// True if operations can be sent together.
-    fn is_pipelined(&self) -> bool {
-        true
-    }
 
     /// Operations of a step that are measured together, with one clock reading around them. Where
     /// it is more than 1, latencies are means of blocks.
@@ -157,14 +171,12 @@ pub trait WorkloadKind: fmt::Debug {
         let variant = variants.iter().position(|(name, _)| *name == parameters.variant);
         let variant = variant.ok_or_else(|| {
             let names: Vec<&str> = variants.iter().map(|(name, _)| *name).collect();
-            Error::BadArgument {
-                detail: format!(
-                    "{} has no variant {:?}: give one of {}",
-                    self.name(),
-                    parameters.variant,
-                    names.join(", ")
-                ),
-            }
+            bad_argument!(
+                "{} has no variant {:?}: give one of {}",
+                self.name(),
+                parameters.variant,
+                names.join(", ")
+            )
         })?;
         let share = Share::of(parameters, client, clients)?;
         self.new_client(parameters, ClientPart { client, clients, variant, share })
@@ -222,10 +234,15 @@ pub trait Workload: fmt::Debug {
     /// zero.
     fn step(&mut self, store: &mut Connection<'_>, count: usize, tally: &mut Tally) -> Result<()>;
 
+    /// The model of its records, if that is all that its results are compared with.
+    fn model(&mut self) -> Option<&mut dyn ComparedRecords> {
+        None
+    }
+
     /// After a lost connection: reads the records of unanswered operations and updates the model.
     /// Each must be in the state before or after its operation.
-    fn resolve_unanswered(&mut self, _: &mut Connection<'_>) -> Result<()> {
-        Ok(())
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        self.model().map_or(Ok(()), |model| model.resolve_unanswered(store))
     }
 
     /// Compares every record of this client with the model.
@@ -233,7 +250,10 @@ pub trait Workload: fmt::Debug {
         &mut self,
         store: &mut Connection<'_>,
         done: &mut dyn FnMut(u64),
-    ) -> Result<RecordVerification>;
+    ) -> Result<RecordVerification> {
+        self.model()
+            .map_or_else(|| Ok(RecordVerification::default()), |model| model.verify(store, done))
+    }
 
     /// Figures of the generator and their expected values.
     fn checks(&self) -> Vec<Check> {
@@ -263,7 +283,7 @@ pub const ANSWERED_WRONGLY: &str = "the target answered wrongly";
 /// target may be any store.
 #[cold]
 pub fn wrong_answer(what: impl fmt::Display) -> Error {
-    Error::Backend { detail: format!("{ANSWERED_WRONGLY}: {what}") }
+    backend_error!("{ANSWERED_WRONGLY}: {what}")
 }
 
 /// Every workload.
@@ -289,7 +309,7 @@ pub fn all() -> Vec<Box<dyn WorkloadKind>> {
 pub fn named(name: &str) -> Result<Box<dyn WorkloadKind>> {
     let all = all();
     let names = all.iter().map(|workload| workload.name()).collect::<Vec<_>>().join(", ");
-    all.into_iter().find(|workload| workload.name() == name).ok_or_else(|| Error::BadArgument {
-        detail: format!("no workload is called {name:?}: give one of {names}"),
-    })
+    all.into_iter()
+        .find(|workload| workload.name() == name)
+        .ok_or_else(|| bad_argument!("no workload is called {name:?}: give one of {names}"))
 }

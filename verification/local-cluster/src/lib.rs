@@ -18,7 +18,7 @@
 )]
 
 pub use cluster::{ClusterOptions, HOSTS, LocalCluster, wait_until};
-pub use network::NetworkKind;
+pub use network::{NetworkKind, NetworkNamespace};
 pub use permission::skipped;
 pub use process::HostProcess;
 pub use status::{CopyView, MemberLag};

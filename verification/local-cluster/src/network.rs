@@ -37,15 +37,15 @@ pub enum NetworkKind {
     Loopback,
 }
 
-/// The namespace of a host. It exists as long as the process that holds it, which ends when its
-/// standard input does.
+/// A network namespace without a name. It exists as long as the process that holds it, which ends
+/// when its standard input does: however this process ends.
 #[derive(Debug)]
-struct HostNamespace {
+pub struct NetworkNamespace {
     holder: Child,
     path: String,
 }
 
-impl Drop for HostNamespace {
+impl Drop for NetworkNamespace {
     fn drop(&mut self) {
         let _ = self.holder.kill();
         let _ = self.holder.wait();
@@ -55,7 +55,7 @@ impl Drop for HostNamespace {
 /// The links of all hosts.
 #[derive(Debug)]
 pub(crate) struct HostNetwork {
-    namespaces: Vec<HostNamespace>,
+    namespaces: Vec<NetworkNamespace>,
     disks: Vec<PathBuf>,
 }
 
@@ -63,27 +63,40 @@ fn own_namespace(process: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/ns/net")).ok()
 }
 
-impl HostNamespace {
-    fn start() -> Result<Self, String> {
-        let holder = Command::new("unshare")
+impl NetworkNamespace {
+    /// Creates a namespace.
+    pub fn start() -> Result<Self, String> {
+        let mut holder = Command::new("unshare")
             .args(["--net", "cat"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| format!("starting unshare: {error}"))?;
+            .map_err(|error| format!("starting unshare (package util-linux): {error}"))?;
         let id = holder.id().to_string();
-        let namespace = Self { holder, path: format!("/proc/{id}/ns/net") };
         let begin = Instant::now();
         while own_namespace(&id).is_none() || own_namespace(&id) == own_namespace("thread-self") {
-            if begin.elapsed() > NAMESPACE_MAX {
-                return Err("a network namespace was not created".to_owned());
+            let has_ended = holder.try_wait().is_ok_and(|status| status.is_some());
+            if has_ended || begin.elapsed() > NAMESPACE_MAX {
+                return Err("network namespaces are not permitted".to_owned());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(namespace)
+        Ok(Self { holder, path: format!("/proc/{id}/ns/net") })
     }
 
-    fn run(&self, words: &[&str]) -> Result<(), String> {
+    /// The process that holds it.
+    pub fn holder(&self) -> u32 {
+        self.holder.id()
+    }
+
+    /// The file by which a thread enters it.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Runs a command in it, which must succeed.
+    pub fn run(&self, words: &[&str]) -> Result<(), String> {
         let enter = format!("--net={}", self.path);
         run(&[&["nsenter", &enter], words].concat())
     }
@@ -125,7 +138,7 @@ impl HostNetwork {
         run(&["ip", "address", "add", "10.86.0.254/24", "dev", "bridge"])?;
         run(&["ip", "link", "set", "bridge", "up"])?;
         for host in 0..hosts {
-            let namespace = HostNamespace::start()?;
+            let namespace = NetworkNamespace::start()?;
             let (link, holder) = (link(host), namespace.holder.id().to_string());
             let peer = ["type", "veth", "peer", "name", "eth0", "netns", &holder];
             run(&[&["ip", "link", "add", &link], &peer[..]].concat())?;
@@ -139,7 +152,7 @@ impl HostNetwork {
         Ok(network)
     }
 
-    fn namespace(&self, host: usize) -> Result<&HostNamespace, String> {
+    fn namespace(&self, host: usize) -> Result<&NetworkNamespace, String> {
         self.namespaces.get(host).ok_or_else(|| "the hosts share one network".to_owned())
     }
 

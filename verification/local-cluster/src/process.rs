@@ -57,6 +57,25 @@ impl HostProcess {
         Ok(Self { child, is_stopped: false })
     }
 
+    /// Starts a Redis server on loopback, without persistence, in a folder, which has its log. A
+    /// replica gets the first copy from its primary over the socket, at once.
+    pub fn redis(
+        program: &str,
+        port: u16,
+        primary: Option<u16>,
+        folder: &Path,
+    ) -> Result<Self, String> {
+        let (port, dir) = (port.to_string(), folder.to_string_lossy());
+        let primary = primary.map(|primary| primary.to_string());
+        let mut words = vec![program, "--bind", "127.0.0.1", "--port", &port];
+        words.extend(["--save", "", "--appendonly", "no", "--dir", &dir]);
+        words.extend(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
+        if let Some(primary) = &primary {
+            words.extend(["--replicaof", "127.0.0.1", primary]);
+        }
+        Self::start(&[], &words, &folder.join("log"))
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()

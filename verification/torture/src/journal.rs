@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::content::{KeySpace, TortureKey, words_of};
+use crate::error_context::ErrorContext as _;
 use crate::rng::mix;
 
 const WORDS: usize = 8;
@@ -226,7 +227,7 @@ impl Journal {
     }
 
     fn append(&mut self, entries: &[JournalEntry]) -> Result<(), String> {
-        write(&mut self.file, entries).map_err(|e| format!("{}: {e}", self.path.display()))?;
+        write(&mut self.file, entries).context(self.path.display())?;
         self.next += entries.len() as u64;
         Ok(())
     }

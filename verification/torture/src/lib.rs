@@ -48,5 +48,7 @@ pub mod oracle;
 pub mod journal;
 pub mod content;
 pub mod rng;
+pub mod wait_watch;
 pub mod clock;
 pub mod times;
+mod error_context;

@@ -5,10 +5,11 @@
 use std::path::Path;
 
 use nearstate_store::{
-    Condition, Error, Filter, Kind, Namespace, NamespaceLimits, Region, Schema, Session,
+    Condition, Error, Filter, Kind, Namespace, NamespaceLimits, Schema, Session,
 };
 
-use crate::region_access::{create_region, open_session, text};
+use crate::error_context::ErrorContext as _;
+use crate::region_access::{create_region, open_session};
 use crate::verify::check_clean;
 
 pub(crate) const NAMES: [&str; 2] = ["limited", "limited-too"];
@@ -21,33 +22,27 @@ const LIMIT: u64 = 64 << 10;
 
 fn open(session: &Session, name: &str) -> Result<Namespace, String> {
     let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
-    session.namespace(name, &schema).map_err(text(name))
+    session.namespace(name, &schema).context(name)
 }
 
 /// Creates the region with its records.
-///
-/// # Errors
-/// The store's error.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     let session = open_session(&create_region(folder)?)?;
     for name in NAMES {
         let namespace = open(&session, name)?;
         for number in 0..RECORDS {
             let value = vec![1; number as usize];
-            session.put(namespace, &number.to_be_bytes(), &value).map_err(text("put"))?;
+            session.put(namespace, &number.to_be_bytes(), &value).context("put")?;
         }
     }
     Ok(())
 }
 
 /// Sets limits of the first namespace.
-///
-/// # Errors
-/// The store's error.
 pub(crate) fn limit_first(folder: &Path) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     let limits = NamespaceLimits { soft_bytes: 0, hard_bytes: LIMIT };
-    session.set_limits(open(&session, NAMES[0])?, limits).map_err(text("set limits"))
+    session.set_limits(open(&session, NAMES[0])?, limits).context("set limits")
 }
 
 /// A refusal is an answer.
@@ -71,7 +66,7 @@ fn write(session: &Session, [one, other]: [Namespace; 2]) -> Result<(), String> 
             txn.put(one, b"last", &key)
         });
         refused += u32::from(!unless_refused(moved)?);
-        session.delete(other, &number.to_be_bytes()).map_err(text("delete"))?;
+        session.delete(other, &number.to_be_bytes()).context("delete")?;
     }
     let mut grown = 0_u32;
     while grown < 40 && unless_refused(session.put(one, &(7000 + grown).to_be_bytes(), &[3; 4000]))?
@@ -79,7 +74,7 @@ fn write(session: &Session, [one, other]: [Namespace; 2]) -> Result<(), String> 
         grown += 1;
     }
     for number in 0..grown {
-        session.delete(one, &(7000 + number).to_be_bytes()).map_err(text("delete"))?;
+        session.delete(one, &(7000 + number).to_be_bytes()).context("delete")?;
     }
     if grown == 40 && refused == 0 {
         return Err("the limit refuses nothing".to_owned());
@@ -88,9 +83,6 @@ fn write(session: &Session, [one, other]: [Namespace; 2]) -> Result<(), String> 
 }
 
 /// A child's role. A repetition continues what a killed child has begun.
-///
-/// # Errors
-/// An operation that failed.
 pub fn play(folder: &Path) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     let [one, other] = NAMES.map(|name| open(&session, name));
@@ -98,24 +90,21 @@ pub fn play(folder: &Path) -> Result<(), String> {
     let limits = NamespaceLimits { soft_bytes: LIMIT / 2, hard_bytes: LIMIT };
     for round in 0..2 {
         for namespace in both {
-            session.set_limits(namespace, limits).map_err(text("set limits"))?;
+            session.set_limits(namespace, limits).context("set limits")?;
         }
         write(&session, both)?;
         if round == 0 {
             // With an event for each change.
-            drop(session.watch(both[0], Filter::Namespace).map_err(text("watch"))?);
+            drop(session.watch(both[0], Filter::Namespace).context("watch")?);
             write(&session, both)?;
         }
-        session.set_limits(both[1], NamespaceLimits::default()).map_err(text("no limits"))?;
+        session.set_limits(both[1], NamespaceLimits::default()).context("no limits")?;
     }
     Ok(())
 }
 
 /// What the next process finds: limits that hold or do not exist, and a count that writers
 /// complete.
-///
-/// # Errors
-/// The violation.
 pub fn verify(folder: &Path, attached: Option<&Session>) -> Result<(), String> {
     let path = folder.join("region");
     if attached.is_none() {
@@ -133,9 +122,9 @@ pub fn verify(folder: &Path, attached: Option<&Session>) -> Result<(), String> {
             // Writers continue an interrupted count.
             let key = (9000 + number).to_be_bytes();
             unless_refused(session.put_if(namespace, &key, b"x", Condition::Always))?;
-            session.delete(namespace, &key).map_err(text("delete"))?;
+            session.delete(namespace, &key).context("delete")?;
         }
-        match session.usage(namespace).map_err(text("usage"))? {
+        match session.usage(namespace).context("usage")? {
             Some(usage) if !usage.is_complete => {
                 return Err(format!("{name}: its count is not continued: {usage:?}"));
             }
@@ -146,14 +135,4 @@ pub fn verify(folder: &Path, attached: Option<&Session>) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// A session that is attached while another process is killed.
-///
-/// # Errors
-/// The store's error.
-pub fn attach(folder: &Path) -> Result<Session, String> {
-    Region::attach(&folder.join("region"))
-        .and_then(|region| region.session())
-        .map_err(text("attach"))
 }

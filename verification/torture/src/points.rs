@@ -7,12 +7,14 @@ use std::path::Path;
 use nearstate_store::Region;
 use nearstate_store::crash::{POINTS, TRACED_MAX};
 
+use crate::error_context::ErrorContext as _;
 use crate::idle_memory::IdleCase;
 use crate::limits;
 use crate::oracle::Oracle;
+use crate::region_access::open_session;
 use crate::removals::RemovalCase;
 use crate::repairs;
-use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
+use crate::scenario::{SCENARIOS, Scenario, child, child_with, named, prepare, verify};
 use crate::spawn::ChildCommand;
 use crate::spawn::EnvSetting;
 use crate::verify::check_clean;
@@ -29,8 +31,12 @@ impl ReachedPoints {
         POINTS.iter().filter(|point| !self.kills.contains_key(*point)).copied().collect()
     }
 
-    pub(crate) fn count(&mut self, point: &'static str) {
-        *self.kills.entry(point).or_default() += 1;
+    /// Counts a kill at a point, if there was one. Returns whether there was.
+    pub(crate) fn count(&mut self, point: &'static str, is_killed: bool) -> bool {
+        if is_killed {
+            *self.kills.entry(point).or_default() += 1;
+        }
+        is_killed
     }
 
     /// Kills at each point, at several of its occurrences. `trial` gets the plan of a kill and the
@@ -47,10 +53,11 @@ impl ReachedPoints {
             let mut occurrence = 1_u32;
             for number in 0..occurrences.tries {
                 let plan = format!("{point}:{occurrence}");
-                if !trial(&plan, number).map_err(|e| format!("{what} killed at {plan}: {e}"))? {
+                let is_killed =
+                    trial(&plan, number).map_err(|e| format!("{what} killed at {plan}: {e}"))?;
+                if !self.count(point, is_killed) {
                     break;
                 }
-                self.count(point);
                 occurrence = (occurrences.next)(occurrence, number);
             }
         }
@@ -78,8 +85,8 @@ impl PassedPoints {
             let file = folder.join("trace");
             let path = file.to_str().ok_or("the folder's name is not UTF-8")?;
             run(("NEARSTATE_CRASH_TRACE", path))?;
-            let text = std::fs::read_to_string(&file).map_err(|e| format!("{path}: {e}"))?;
-            std::fs::remove_file(&file).map_err(|e| format!("{path}: {e}"))?;
+            let text = std::fs::read_to_string(&file).context(path)?;
+            std::fs::remove_file(&file).context(path)?;
             let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
             for point in text.lines() {
                 *counts.entry(point).or_default() += 1;
@@ -134,9 +141,22 @@ impl CrashTest<'_> {
     /// Lets a child run a scenario until it is killed as planned; `None` if it finishes.
     fn killed_writer(&self, scenario: &Scenario, plan: &str) -> Result<Option<Oracle>, String> {
         let oracle = prepare(self.folder, scenario)?;
-        let words = ["scenario", scenario.name];
-        let end = child(self.starter, self.folder, words, Some(plan))?;
-        Ok((end == ChildEnd::Killed).then_some(oracle))
+        let words = ("scenario", 0, scenario.name);
+        Ok(child(self.starter, self.folder, words, Some(plan))?.then_some(oracle))
+    }
+
+    /// Runs a child. True if it was killed as planned.
+    pub(crate) fn is_killed(&self, role: &str, plan: &str) -> Result<bool, String> {
+        child(self.starter, self.folder, (role, 0, ""), Some(plan))
+    }
+
+    /// Runs a child that is not killed.
+    pub(crate) fn complete(&self, role: &str) -> Result<(), String> {
+        child(self.starter, self.folder, (role, 0, ""), None).map(drop)
+    }
+
+    fn check_clean(&self) -> Result<(), String> {
+        check_clean(&self.folder.join("region")).map(drop)
     }
 
     /// The points that a scenario passes.
@@ -177,7 +197,9 @@ pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
         let passed = test.passed(scenario)?;
         for (first, second) in pairs(if has_own_pairs { 5 * test.stride } else { test.stride }) {
             if passed.has(first, FIRST_DEATH) {
-                two_deaths(test, scenario, [first, second], &mut reached)?;
+                two_deaths(test, scenario, [first, second], &mut reached).map_err(|e| {
+                    format!("{} killed at {first}, then {second}: {e}", scenario.name)
+                })?;
             }
         }
     }
@@ -187,8 +209,9 @@ pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
             "txn.prepared" | "txn.decided" | "txn.appended" | "txn.ring_locked" => "streamed",
             _ => "transaction",
         };
-        let scenario = named(name).ok_or("no scenario of transactions")?;
-        two_deaths(test, scenario, [first, second], &mut reached)?;
+        let scenario = scenario_of(name);
+        two_deaths(test, scenario, [first, second], &mut reached)
+            .map_err(|e| format!("{} killed at {first}, then {second}: {e}", scenario.name))?;
     }
     Ok(reached)
 }
@@ -241,33 +264,20 @@ fn two_deaths(
     [first, second]: [&'static str; 2],
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
-    let context = |e| format!("{} killed at {first}, then {second}: {e}", scenario.name);
-    let killed =
-        test.killed_writer(scenario, &format!("{first}:{FIRST_DEATH}")).map_err(context)?;
-    let Some(mut oracle) = killed else { return Ok(()) };
-    reached.count(first);
-    let CrashTest { folder, starter, .. } = *test;
-    let plan = format!("{second}:1");
-    let end = child(starter, folder, ["attach", ""], Some(&plan)).map_err(context)?;
-    if end == ChildEnd::Killed {
-        reached.count(second);
-        if second.starts_with("recover.") {
-            // A third process dies while it recovers both.
-            let end = child(starter, folder, ["attach", ""], Some("recover.record:1"));
-            if end.map_err(context)? == ChildEnd::Killed {
-                reached.count("recover.record");
-            }
-        }
+    let plan = format!("{first}:{FIRST_DEATH}");
+    let Some(mut oracle) = test.killed_writer(scenario, &plan)? else { return Ok(()) };
+    reached.count(first, true);
+    let is_killed = test.is_killed("attach", &format!("{second}:1"))?;
+    if reached.count(second, is_killed) && second.starts_with("recover.") {
+        // A third process dies while it recovers both.
+        reached.count("recover.record", test.is_killed("attach", "recover.record:1")?);
     }
-    verify(folder, scenario, &mut oracle).map_err(context)
+    verify(test.folder, scenario, &mut oracle)
 }
 
 /// Leaves a child dead at a point while it owns the only slot, and lets the next process claim the
 /// dead session's slot, as if no other could be had. That process is killed at each point of the
 /// claim and of the recovery. A third process claims the slot from both, and another verifies.
-///
-/// # Errors
-/// The violation that was found, with the points and the scenario.
 pub fn adoptions(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let is_second = |point: &str| point.starts_with("recover.") || point.starts_with("attach.");
@@ -279,7 +289,9 @@ pub fn adoptions(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
             }
             for (column, second) in points_where(is_second).enumerate() {
                 if (row + column) % test.stride == 0 {
-                    adopt(test, scenario, [first, second], &mut reached)?;
+                    adopt(test, scenario, [first, second], &mut reached).map_err(|e| {
+                        format!("{} killed at {first}, adopted until {second}: {e}", scenario.name)
+                    })?;
                 }
             }
         }
@@ -297,32 +309,23 @@ fn adopt(
     [first, second]: [&'static str; 2],
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
-    let context = |e| format!("{} killed at {first}, adopted until {second}: {e}", scenario.name);
-    let killed =
-        test.killed_writer(scenario, &format!("{first}:{FIRST_DEATH}")).map_err(context)?;
-    let Some(mut oracle) = killed else { return Ok(()) };
-    let CrashTest { folder, starter, .. } = *test;
+    let plan = format!("{first}:{FIRST_DEATH}");
+    let Some(mut oracle) = test.killed_writer(scenario, &plan)? else { return Ok(()) };
     let no_slot = ("NEARSTATE_PLANT", "no-new-slot");
+    let attach = |settings: &[EnvSetting<'_>]| {
+        child_with(test.starter, test.folder, ("attach", 0, ""), settings)
+    };
     let plan = format!("{second}:1");
-    let settings = [no_slot, ("NEARSTATE_CRASH_AT", &plan)];
-    let end = child_with(starter, folder, ("attach", 0, ""), &settings).map_err(context)?;
-    if end == ChildEnd::Killed {
-        reached.count(second);
+    reached.count(second, attach(&[no_slot, ("NEARSTATE_CRASH_AT", &plan)])?);
+    if attach(&[no_slot])? {
+        return Err("the third process was killed".to_owned());
     }
-    if child_with(starter, folder, ("attach", 0, ""), &[no_slot]).map_err(context)?
-        == ChildEnd::Killed
-    {
-        return Err(context("the third process was killed".to_owned()));
-    }
-    verify(folder, scenario, &mut oracle).map_err(context)
+    verify(test.folder, scenario, &mut oracle)
 }
 
 /// Kills a process at every point that the removal of namespaces reaches. The next process
 /// completes what was begun. In every second case this process is attached the whole time, with
 /// handles of the namespaces that are removed.
-///
-/// # Errors
-/// The violation that was found, with the point.
 pub fn removals(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let points = points_with(&["removal.", "namespace.", "flags.", "txn.", "publish.", "lock."]);
@@ -336,9 +339,6 @@ pub fn removals(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
 
 /// Kills a process at every point that limits of namespaces reach. The next process completes what
 /// was begun. In every second case this process is attached the whole time.
-///
-/// # Errors
-/// The violation that was found, with the point.
 pub fn limits(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let points = points_with(&["limits.", "count.", "usage.", "txn.", "lock.", "flags."]);
@@ -352,138 +352,122 @@ pub fn limits(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
 
 /// Kills a repair at its stores, and the repair of what it has left too. A third one completes
 /// both.
-///
-/// # Errors
-/// The violation that was found, with the store.
 pub fn repairs(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let CrashTest { folder, starter, .. } = *test;
     let mut store = 1_u32;
-    loop {
-        let context = |e| format!("a repair killed at store {store}: {e}");
-        repairs::prepare(folder).map_err(context)?;
-        let plan = format!("repair.stored:{store}");
-        if child(starter, folder, ["repair", ""], Some(&plan)).map_err(context)? != ChildEnd::Killed
-        {
-            return Ok(reached);
-        }
-        reached.count("repair.stored");
-        let again = format!("repair.stored:{}", 1 + store / 2);
-        child(starter, folder, ["repair", ""], Some(&again)).map_err(context)?;
-        repairs::verify(folder).map_err(context)?;
+    while killed_repair(test, store).map_err(|e| format!("killed at store {store}: {e}"))? {
+        reached.count("repair.stored", true);
         // The first stores one by one.
         store += 1 + store / 12;
-    }
-}
-
-/// False if the child was not killed.
-fn killed_limits(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result<bool, String> {
-    let CrashTest { folder, starter, .. } = *test;
-    limits::prepare(folder)?;
-    let attached = if is_attached { Some(limits::attach(folder)?) } else { None };
-    let end = child(starter, folder, ["limit-namespaces", ""], Some(plan))?;
-    limits::verify(folder, attached.as_ref())?;
-    drop(attached);
-    check_clean(&folder.join("region"))?;
-    child(starter, folder, ["limit-namespaces", ""], None).map_err(|e| format!("again: {e}"))?;
-    limits::verify(folder, None)?;
-    check_clean(&folder.join("region"))?;
-    Ok(end == ChildEnd::Killed)
-}
-
-/// Leaves a child dead at a point of a commit or of a count in a namespace with limits, and kills
-/// the process that recovers it at every point of the recovery.
-///
-/// # Errors
-/// The violation that was found, with the points.
-pub fn limit_recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
-    let mut reached = ReachedPoints::default();
-    let CrashTest { folder, starter, .. } = *test;
-    let seconds = ["usage.settled", "count.added", "txn.undone", "txn.unlocking", "recover.record"];
-    for first in points_with(&["usage.", "count.", "txn.recorded", "txn.decided", "txn.intended"]) {
-        for second in points_where(|point| seconds.contains(&point)) {
-            let context = |e| format!("limits killed at {first}, then {second}: {e}");
-            limits::prepare(folder).map_err(context)?;
-            let plan = format!("{first}:6");
-            let end = child(starter, folder, ["limit-namespaces", ""], Some(&plan));
-            if end.map_err(context)? != ChildEnd::Killed {
-                continue;
-            }
-            reached.count(first);
-            let plan = format!("{second}:1");
-            let end = child(starter, folder, ["attach", ""], Some(&plan)).map_err(context)?;
-            if end == ChildEnd::Killed {
-                reached.count(second);
-            }
-            limits::verify(folder, None).map_err(context)?;
-            check_clean(&folder.join("region")).map_err(context)?;
-        }
     }
     Ok(reached)
 }
 
 /// False if the child was not killed.
-fn killed_removal(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result<bool, String> {
-    let CrashTest { folder, starter, .. } = *test;
-    let path = folder.join("region");
-    let case = RemovalCase::new(folder)?;
-    let case = is_attached.then_some(case);
-    let end = child(starter, folder, ["remove-namespaces", ""], Some(plan))?;
-    match &case {
-        Some(case) => case.verify()?,
-        None => drop(check_clean(&path)?),
+fn killed_repair(test: &CrashTest<'_>, store: u32) -> Result<bool, String> {
+    repairs::prepare(test.folder)?;
+    let is_killed = test.is_killed("repair", &format!("repair.stored:{store}"))?;
+    if is_killed {
+        test.is_killed("repair", &format!("repair.stored:{}", 1 + store / 2))?;
+        repairs::verify(test.folder)?;
     }
-    child(starter, folder, ["remove-namespaces", ""], None).map_err(|e| format!("again: {e}"))?;
+    Ok(is_killed)
+}
+
+/// False if the child was not killed.
+fn killed_limits(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result<bool, String> {
+    limits::prepare(test.folder)?;
+    let attached =
+        if is_attached { Some(open_session(&test.folder.join("region"))?) } else { None };
+    let is_killed = test.is_killed("limit-namespaces", plan)?;
+    limits::verify(test.folder, attached.as_ref())?;
+    drop(attached);
+    test.check_clean()?;
+    test.complete("limit-namespaces").context("again")?;
+    limits::verify(test.folder, None)?;
+    test.check_clean()?;
+    Ok(is_killed)
+}
+
+/// Leaves a child dead at a point of a commit or of a count in a namespace with limits, and kills
+/// the process that recovers it at every point of the recovery.
+pub fn limit_recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let seconds = ["usage.settled", "count.added", "txn.undone", "txn.unlocking", "recover.record"];
+    for first in points_with(&["usage.", "count.", "txn.recorded", "txn.decided", "txn.intended"]) {
+        for second in points_where(|point| seconds.contains(&point)) {
+            two_deaths_in_limits(test, [first, second], &mut reached)
+                .map_err(|e| format!("limits killed at {first}, then {second}: {e}"))?;
+        }
+    }
+    Ok(reached)
+}
+
+fn two_deaths_in_limits(
+    test: &CrashTest<'_>,
+    [first, second]: [&'static str; 2],
+    reached: &mut ReachedPoints,
+) -> Result<(), String> {
+    limits::prepare(test.folder)?;
+    if reached.count(first, test.is_killed("limit-namespaces", &format!("{first}:6"))?) {
+        reached.count(second, test.is_killed("attach", &format!("{second}:1"))?);
+        limits::verify(test.folder, None)?;
+        test.check_clean()?;
+    }
+    Ok(())
+}
+
+/// False if the child was not killed.
+fn killed_removal(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result<bool, String> {
+    let case = RemovalCase::new(test.folder)?;
+    let case = is_attached.then_some(case);
+    let is_killed = test.is_killed("remove-namespaces", plan)?;
+    case.as_ref().map_or_else(|| test.check_clean(), RemovalCase::verify)?;
+    test.complete("remove-namespaces").context("again")?;
     case.map_or(Ok(()), RemovalCase::verify_end)?;
-    check_clean(&path)?;
-    Ok(end == ChildEnd::Killed)
+    test.check_clean()?;
+    Ok(is_killed)
 }
 
 /// Kills a process at every point of taking memory from an idle session of this process, which then
 /// continues.
-///
-/// # Errors
-/// The violation that was found, with the point.
 pub fn takes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let CrashTest { folder, starter, .. } = *test;
     let occurrences =
         Occurrences { tries: test.occurrences, next: |last, number| last + 1 + 20 * number };
     reached.each(points_with(&["take.", "aside."]), &occurrences, "a child", &mut |plan, _| {
-        let case = IdleCase::new(folder)?;
-        let end = child(starter, folder, ["fill-idle", ""], Some(plan))?;
+        let case = IdleCase::new(test.folder)?;
+        let is_killed = test.is_killed("fill-idle", plan)?;
         case.verify()?;
-        check_clean(&folder.join("region"))?;
-        Ok(end == ChildEnd::Killed)
+        test.check_clean()?;
+        Ok(is_killed)
     })?;
     Ok(reached)
 }
 
 /// Kills a process that drops a region: before the file is removed, the region is as it was; after
 /// that, no session opens in it.
-///
-/// # Errors
-/// The violation that was found, with the point.
-pub fn drops(folder: &Path, starter: &ChildCommand) -> Result<ReachedPoints, String> {
+pub fn drops(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let scenario = named("insert").ok_or("no scenario of inserts")?;
-    let path = folder.join("region");
     for point in points_with(&["drop."]) {
-        let context = |e| format!("killed at {point}: {e}");
-        let mut oracle = prepare(folder, scenario).map_err(context)?;
-        let attached = Region::attach(&path).map_err(|e| context(e.to_string()))?;
-        let plan = format!("{point}:1");
-        if child(starter, folder, ["drop", ""], Some(&plan)).map_err(context)? == ChildEnd::Finished
-        {
-            continue;
-        }
-        reached.count(point);
-        if path.exists() {
-            drop(attached);
-            verify(folder, scenario, &mut oracle).map_err(context)?;
-        } else if attached.session().is_ok() {
-            return Err(context("a session opened in a file that was removed".to_owned()));
-        }
+        let is_killed = killed_drop(test, point).map_err(|e| format!("killed at {point}: {e}"))?;
+        reached.count(point, is_killed);
     }
     Ok(reached)
+}
+
+/// False if the child was not killed.
+fn killed_drop(test: &CrashTest<'_>, point: &str) -> Result<bool, String> {
+    let scenario = scenario_of("insert");
+    let path = test.folder.join("region");
+    let mut oracle = prepare(test.folder, scenario)?;
+    let attached = Region::attach(&path).context("attach")?;
+    let is_killed = test.is_killed("drop", &format!("{point}:1"))?;
+    if is_killed && path.exists() {
+        drop(attached);
+        verify(test.folder, scenario, &mut oracle)?;
+    } else if is_killed && attached.session().is_ok() {
+        return Err("a session opened in a file that was removed".to_owned());
+    }
+    Ok(is_killed)
 }

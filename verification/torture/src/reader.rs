@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nearstate_store::{Error, Session, View};
 
 use crate::content::{KeySpace, TortureKey, words_of};
+use crate::error_context::ErrorContext as _;
 use crate::oracle::{ObservedRecord, observe};
 use crate::region_access::open_session;
 use crate::rng::{Rng, percent};
@@ -77,7 +78,7 @@ pub(crate) fn run(
         .create(true)
         .truncate(false)
         .open(&path)
-        .map_err(|e| format!("{}: {e}", path.display()))?;
+        .context(path.display())?;
     let session = open_session(&folder.join("region"))?;
     let spaces = KeySpaces::open(&session, round)?;
     counts.attached += 1;
@@ -106,7 +107,7 @@ impl VerifyingReader {
         self.file
             .seek(SeekFrom::Start(0))
             .and_then(|_| self.file.write_all(&bytes))
-            .map_err(|e| format!("count: {e}"))
+            .context("count")
     }
 
     fn random_key(&self, rng: &mut Rng) -> TortureKey {
@@ -198,7 +199,7 @@ impl VerifyingReader {
         first: TortureKey,
         second: TortureKey,
     ) -> Result<(), String> {
-        let txn = session.begin().map_err(|e| format!("begin: {e}"))?;
+        let txn = session.begin().context("begin")?;
         let mut observed = Vec::new();
         for key in [first, second] {
             match txn.get(self.spaces.of(key.space), &key.bytes()) {
@@ -209,7 +210,7 @@ impl VerifyingReader {
                 Err(error) => return Err(format!("{key:?}: get: {error}")),
             }
         }
-        txn.commit().map_err(|e| format!("a transaction that only read: {e}"))?;
+        txn.commit().context("a transaction that only read")?;
         let rounds: Vec<Option<u64>> = observed
             .iter()
             .map(|observed| observed.as_ref().map(|observed| observed.count))
@@ -264,16 +265,16 @@ impl VerifyingReader {
                     failure = Some(error);
                 }
             })
-            .map_err(|e| format!("get_batch: {e}"))?;
+            .context("get_batch")?;
         failure.map_or(Ok(()), Err)
     }
 
     fn scan_some(&mut self, session: &Session, rng: &mut Rng) -> Result<(), String> {
         let spaces = [KeySpace::Blocks, KeySpace::Hot, KeySpace::Count, KeySpace::Own];
         let space = spaces.get(rng.usize(..4)).copied().unwrap_or(KeySpace::Hot);
-        let mut scan = session.scan(self.spaces.of(space)).map_err(|e| format!("scan: {e}"))?;
+        let mut scan = session.scan(self.spaces.of(space)).context("scan")?;
         let mut left = rng.u64(..400);
-        while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
+        while let Some(view) = scan.next().context("scan")? {
             let key = TortureKey::parse(view.key())
                 .ok_or_else(|| format!("a key that was never written: {:x?}", view.key()))?;
             self.verify(key, &view)?;

@@ -7,7 +7,8 @@ use nearstate_store::{
     Error, Kind, Metadata, Namespace, Pattern, Region, Schema, Session, TagSchema,
 };
 
-use crate::region_access::{create_region, open_session, text};
+use crate::error_context::ErrorContext as _;
+use crate::region_access::{create_region, open_session};
 
 /// The namespaces that are removed, in this order: one without and one with tags.
 pub const REMOVED: [&str; 2] = ["removed", "removed-tagged"];
@@ -46,31 +47,28 @@ fn fill(session: &Session, name: &str, namespace: Namespace) -> Result<(), Strin
         let metadata = Metadata { tags, expires_ms };
         session
             .transact(|txn| txn.put_with_metadata(namespace, &key, name.as_bytes(), metadata))
-            .map_err(text("put"))?;
+            .context("put")?;
     }
     Ok(())
 }
 
 fn empty(session: &Session, namespace: Namespace) -> Result<(), String> {
     let mut keys = Vec::new();
-    session.list(namespace, Pattern::All, |key| keys.push(key.to_vec())).map_err(text("list"))?;
-    keys.iter().try_for_each(|key| session.delete(namespace, key).map(drop)).map_err(text("delete"))
+    session.list(namespace, Pattern::All, |key| keys.push(key.to_vec())).context("list")?;
+    keys.iter().try_for_each(|key| session.delete(namespace, key).map(drop)).context("delete")
 }
 
 /// A child's role. A repetition continues what a killed child has begun.
-///
-/// # Errors
-/// An operation that failed.
 pub fn play(folder: &Path) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     for _ in 0..ROUNDS {
         for name in REMOVED {
-            let namespace = session.namespace(name, &schema(name)).map_err(text(name))?;
+            let namespace = session.namespace(name, &schema(name)).context(name)?;
             empty(&session, namespace)?;
             fill(&session, name, namespace)?;
             empty(&session, namespace)?;
             // False if another process has written to it meanwhile.
-            session.remove_namespace(namespace).map_err(text("remove"))?;
+            session.remove_namespace(namespace).context("remove")?;
         }
     }
     Ok(())
@@ -86,18 +84,15 @@ pub struct RemovalCase {
 
 impl RemovalCase {
     /// Creates the region.
-    ///
-    /// # Errors
-    /// The store's error.
     pub fn new(folder: &Path) -> Result<Self, String> {
         let path = create_region(folder)?;
-        let session = Region::attach(&path).and_then(|region| region.session());
-        let session = session.map_err(text("attach"))?;
-        let kept = session.namespace(KEPT, &schema(KEPT)).map_err(text(KEPT))?;
+        let session =
+            Region::attach(&path).and_then(|region| region.session()).context("attach")?;
+        let kept = session.namespace(KEPT, &schema(KEPT)).context(KEPT)?;
         fill(&session, KEPT, kept)?;
         let old = REMOVED
             .iter()
-            .map(|name| session.namespace(name, &schema(name)).map_err(text(name)))
+            .map(|name| session.namespace(name, &schema(name)).context(name))
             .collect::<Result<_, _>>()?;
         Ok(Self { session, kept, old })
     }
@@ -113,13 +108,10 @@ impl RemovalCase {
     }
 
     /// What stays is complete, and an old handle leads to nothing of another namespace.
-    ///
-    /// # Errors
-    /// The violation.
     pub fn verify(&self) -> Result<(), String> {
         for number in 0..RECORDS {
             let key = number.to_be_bytes();
-            let found = self.session.find(self.kept, "unique", &key).map_err(text("find"))?;
+            let found = self.session.find(self.kept, "unique", &key).context("find")?;
             if found.is_none_or(|view| view.bytes() != KEPT.as_bytes()) {
                 return Err(format!("record {number} of {KEPT} is lost"));
             }
@@ -137,12 +129,9 @@ impl RemovalCase {
     }
 
     /// After complete removals: only what stays is there, and no entry of the catalog is lost.
-    ///
-    /// # Errors
-    /// The violation.
     pub fn verify_end(self) -> Result<(), String> {
         self.verify()?;
-        let all = self.session.namespaces().map_err(text("list"))?;
+        let all = self.session.namespaces().context("list")?;
         let names: Vec<_> = all.iter().map(|(name, _)| name.as_str()).collect();
         if names != [KEPT] {
             return Err(format!("namespaces {names:?} are left"));
@@ -153,7 +142,7 @@ impl RemovalCase {
         // The one that stays, the internal one, and those two.
         for number in 0..2 {
             let name = format!("next-{number}");
-            let next = self.session.namespace(&name, &Schema::default()).map_err(text(&name))?;
+            let next = self.session.namespace(&name, &Schema::default()).context(&name)?;
             if next.number() & 0xffff > 3 {
                 return Err(format!("an entry of the catalog is lost: {next:?}"));
             }

@@ -9,11 +9,12 @@ use std::time::Instant;
 use nearstate_store::{AttachOptions, Schema, repair_with};
 use serde::Serialize;
 
+use crate::error_context::ErrorContext as _;
 use crate::limits;
 use crate::region_access::{create_folder, open_session};
 use crate::report_lines::{HAS_POINTS, table};
 use crate::rng::seeded;
-use crate::scenario::{ChildEnd, child};
+use crate::scenario::child;
 use crate::spawn::ChildCommand;
 use crate::verify::check_clean;
 
@@ -37,14 +38,11 @@ impl DamagedFile {
 
 /// Creates a region with records in two namespaces, one of them with limits. Their indexes, the
 /// usage, the memory of a session and the chunks' words are damaged.
-///
-/// # Errors
-/// The store's error.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     limits::prepare(folder)?;
     limits::limit_first(folder)?;
     let file = OpenOptions::new().read(true).write(true).open(folder.join("region"));
-    let file = DamagedFile(file.map_err(|e| format!("open: {e}"))?);
+    let file = DamagedFile(file.context("open")?);
     for entry in [CATALOG, CATALOG + 1024] {
         let buckets = (file.word(entry + 512)? >> 16) * 64 + 64;
         for bucket in 0..8 {
@@ -101,9 +99,6 @@ impl RepairKillTotals {
 
 /// Kills repairs at random stores, up to four in a row, and lets the next one complete. Needs the
 /// crash points.
-///
-/// # Errors
-/// The violation.
 pub fn kills(
     options: &RepairKillOptions,
     starter: &ChildCommand,
@@ -119,7 +114,7 @@ pub fn kills(
     let mut totals = RepairKillTotals { seed: options.seed, ..RepairKillTotals::default() };
     let is_killed = |store: u64| -> Result<bool, String> {
         let plan = format!("repair.stored:{store}");
-        Ok(child(starter, folder, ["repair", ""], Some(&plan))? == ChildEnd::Killed)
+        child(starter, folder, ("repair", 0, ""), Some(&plan))
     };
     while totals.kills < options.kills {
         prepare(folder)?;
@@ -141,27 +136,20 @@ pub fn kills(
         totals.seconds = begin.elapsed().as_secs_f64();
         tick(&totals);
     }
-    std::fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
+    std::fs::remove_dir_all(folder).context("cannot clean up")?;
     Ok(totals)
 }
 
 /// A child's role.
-///
-/// # Errors
-/// The repair's error.
 pub fn play(folder: &Path) -> Result<(), String> {
     let report = repair_with(&folder.join("region"), &AttachOptions::default());
     report.map(drop).map_err(|error| error.to_string())
 }
 
 /// Repairs the region, and verifies that every record is there.
-///
-/// # Errors
-/// The violation.
 pub fn verify(folder: &Path) -> Result<(), String> {
     let path = folder.join("region");
-    let report =
-        repair_with(&path, &AttachOptions::default()).map_err(|e| format!("repair: {e}"))?;
+    let report = repair_with(&path, &AttachOptions::default()).context("repair")?;
     let lost: Vec<&String> =
         report.lost.iter().filter(|text| !text.contains("member slot")).collect();
     if !lost.is_empty() {
@@ -171,10 +159,9 @@ pub fn verify(folder: &Path) -> Result<(), String> {
     let session = open_session(&path)?;
     for name in limits::NAMES {
         let schema = Schema { kind: nearstate_store::Kind::Mixed, ..Schema::default() };
-        let namespace = session.namespace(name, &schema).map_err(|e| format!("{name}: {e}"))?;
+        let namespace = session.namespace(name, &schema).context(name)?;
         for number in 0..limits::RECORDS {
-            let view =
-                session.get(namespace, &number.to_be_bytes()).map_err(|e| format!("get: {e}"))?;
+            let view = session.get(namespace, &number.to_be_bytes()).context("get")?;
             if view.is_none_or(|view| view.bytes() != vec![1; number as usize]) {
                 return Err(format!("record {number} of {name} is lost"));
             }

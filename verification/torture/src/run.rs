@@ -10,6 +10,7 @@ use nearstate_store::{CreateOptions, Region};
 
 use crate::clock::now_ns;
 use crate::content::KeySpace;
+use crate::error_context::ErrorContext as _;
 use crate::journal::{self, EntryKind, JournalEntry};
 use crate::oracle::Oracle;
 use crate::reader;
@@ -99,7 +100,7 @@ pub fn run(
     tick: &mut dyn FnMut(&TortureReport),
 ) -> Result<TortureReport, String> {
     create_folder(&options.folder)?;
-    let log = File::create(options.folder.join("log")).map_err(|e| format!("log: {e}"))?;
+    let log = File::create(options.folder.join("log")).context("log")?;
     let mut run = TortureRun {
         options,
         starter,
@@ -138,7 +139,7 @@ impl TortureRun<'_> {
         let path = self.region();
         let bytes_max = self.report.bytes_taken_bound;
         let options = CreateOptions { bytes_max, ..CreateOptions::default() };
-        drop(Region::create(&path, &options).map_err(|e| format!("create: {e}"))?);
+        drop(Region::create(&path, &options).context("create")?);
         for writer in 0..self.options.writers {
             self.begin_journal(writer, 0)?;
         }
@@ -175,8 +176,7 @@ impl TortureRun<'_> {
     }
 
     fn begin_journal(&self, writer: u16, base: u64) -> Result<(), String> {
-        journal::begin(&journal::path_of(&self.options.folder, writer), base)
-            .map_err(|e| format!("journal: {e}"))
+        journal::begin(&journal::path_of(&self.options.folder, writer), base).context("journal")
     }
 
     fn start(&mut self, is_writer: bool, number: u16) -> Result<ChildProcess, String> {
@@ -230,7 +230,7 @@ impl TortureRun<'_> {
             let writer = slot.is_writer.then_some(slot.number);
             slot.stopped = Some(StoppedProcess::stop(pid, writer, ms)?);
             writeln!(self.log, "{} stop {} pid {pid} for {ms} ms", now_ns(), slot.child.name())
-                .map_err(|e| format!("log: {e}"))?;
+                .context("log")?;
             if let Some(totals) = &mut self.report.full_region {
                 totals.stops += 1;
             }
@@ -254,8 +254,7 @@ impl TortureRun<'_> {
         self.report.kills += 1;
         self.report.kills_of_writers += u64::from(is_writer);
         let (name, pid) = (slot.child.name(), slot.child.process.id());
-        writeln!(self.log, "{now} kill {} {name} pid {pid}", self.report.kills)
-            .map_err(|e| format!("log: {e}"))?;
+        writeln!(self.log, "{now} kill {} {name} pid {pid}", self.report.kills).context("log")?;
         let child = self.start(is_writer, number)?;
         if let Some(slot) = self.slots.get_mut(victim) {
             slot.child = child;
@@ -273,11 +272,10 @@ impl TortureRun<'_> {
 
     /// Runs the offline check and compares all records with the oracle.
     fn check(&mut self) -> Result<(), String> {
-        writeln!(self.log, "{} check {}", now_ns(), self.round).map_err(|e| format!("log: {e}"))?;
+        writeln!(self.log, "{} check {}", now_ns(), self.round).context("log")?;
         let path = self.region();
-        let inspection = Region::attach(&path)
-            .and_then(|region| region.inspect())
-            .map_err(|e| format!("inspect: {e}"))?;
+        let inspection =
+            Region::attach(&path).and_then(|region| region.inspect()).context("inspect")?;
         self.report.recoveries_by_check += inspection.members.len() as u64;
         let checked = check_clean(&path)?;
         self.report.checks += 1;
@@ -289,7 +287,7 @@ impl TortureRun<'_> {
         let mut worst = vec![0; self.kills_ns.len()];
         for writer in 0..self.options.writers {
             let file = journal::path_of(&self.options.folder, writer);
-            let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
+            let entries = journal::read(&file).context("journal")?;
             self.oracle.replay(writer, &entries)?;
             self.measure(writer, &entries, &mut worst)?;
             if let Some(totals) = &mut self.report.full_region {
@@ -307,8 +305,7 @@ impl TortureRun<'_> {
             self.measure_memory()?;
             // Whatever can expire has expired. Any process must be able to collect it.
             std::thread::sleep(Duration::from_millis(EXPIRES_MS_MAX));
-            let collected = open_session(&path)?.collect_expired(usize::MAX);
-            collected.map_err(|e| format!("collect: {e}"))?;
+            open_session(&path)?.collect_expired(usize::MAX).context("collect")?;
         }
         compare(&path, self.name_of_round(), &mut self.oracle)?;
         self.delete_grown()?;
@@ -410,7 +407,7 @@ impl TortureRun<'_> {
              {is_stalled}, another stopped {has_other}, mask {:#x}",
             entry.op, entry.key.space, entry.mask
         )
-        .map_err(|e| format!("log: {e}"))
+        .context("log")
     }
 
     /// Deletes the records of this round's growing namespace. The next round uses another one.
@@ -422,7 +419,7 @@ impl TortureRun<'_> {
                 .delete(spaces.of(KeySpace::Grow), &key.bytes())
                 .map_err(|e| format!("{key:?}: delete: {e}"))?;
         }
-        let left = session.count(spaces.of(KeySpace::Grow)).map_err(|e| format!("count: {e}"))?;
+        let left = session.count(spaces.of(KeySpace::Grow)).context("count")?;
         if left != 0 {
             return Err(format!("{left} records are left after all were deleted"));
         }

@@ -6,6 +6,7 @@ use std::path::Path;
 use nearstate_store::{Error, Filter, Region, WhenFull};
 
 use crate::content::{KeySpace, TortureKey};
+use crate::error_context::ErrorContext as _;
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
 use crate::region_access::{create_region, open_session};
@@ -366,7 +367,7 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     (scenario.before)(&mut script);
     work(folder, &mut oracle, 0, script, scenario.is_full)?;
     if scenario.is_streamed {
-        stream(&path, scenario.is_watched).map_err(|e| format!("stream: {e}"))?;
+        stream(&path, scenario.is_watched).context("stream")?;
     }
     Ok(oracle)
 }
@@ -405,7 +406,7 @@ pub(crate) fn work(
     is_full: bool,
 ) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
-    journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
+    journal::begin(&file, base).context("journal")?;
     // A process that writes nothing does not open a namespace either: the child does.
     if !script.0.is_empty() {
         let mut writer = JournaledWriter::open(folder, WRITER, 0)?;
@@ -420,10 +421,10 @@ pub(crate) fn work(
 /// Reports the journal to the oracle and starts a new journal.
 pub(crate) fn report_journal(folder: &Path, oracle: &mut Oracle) -> Result<(), String> {
     let file = journal::path_of(folder, WRITER);
-    let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
+    let entries = journal::read(&file).context("journal")?;
     oracle.replay(WRITER, &entries)?;
     let base = journal::next_base(&entries);
-    journal::begin(&file, base).map_err(|e| format!("journal: {e}"))
+    journal::begin(&file, base).context("journal")
 }
 
 /// A child's role: executes a scenario.
@@ -459,81 +460,54 @@ pub fn put_one(folder: &Path, number: u16) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     let spaces = KeySpaces::open(&session, 0)?;
     let put = session.put(spaces.of(key.space), &key.bytes(), &[7; 500]);
-    put.map(drop).map_err(|e| format!("put: {e}"))
+    put.map(drop).context("put")
 }
 
-/// How a child ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChildEnd {
-    /// It was killed as planned.
-    Killed,
-    /// It completed its work without reaching the point often enough.
-    Finished,
-}
-
-/// Starts a child with a role and waits for it.
+/// Runs a child with a role, a number and a word. True if it was killed as planned; false if it has
+/// completed its work without reaching the point often enough.
 pub fn child(
-    starter: &ChildCommand,
-    folder: &Path,
-    words: [&str; 2],
-    crash_at: Option<&str>,
-) -> Result<ChildEnd, String> {
-    let [role, scenario] = words;
-    child_from(starter, folder, (role, 0, scenario), crash_at)
-}
-
-/// As [`child`], with the child's number.
-pub fn child_from(
     starter: &ChildCommand,
     folder: &Path,
     words: (&str, usize, &str),
     crash_at: Option<&str>,
-) -> Result<ChildEnd, String> {
+) -> Result<bool, String> {
     let settings: Vec<EnvSetting<'_>> =
         crash_at.iter().map(|plan| ("NEARSTATE_CRASH_AT", *plan)).collect();
     child_with(starter, folder, words, &settings)
 }
 
-/// As [`child_from`], with environment variables.
-///
-/// # Errors
-/// The child found a violation.
+/// As [`child`], with environment variables.
 pub(crate) fn child_with(
     starter: &ChildCommand,
     folder: &Path,
     (role, number, more): (&str, usize, &str),
     settings: &[EnvSetting<'_>],
-) -> Result<ChildEnd, String> {
+) -> Result<bool, String> {
     let number = number as u64;
     let role = ChildRole { role, number, more, settings, ..ChildRole::default() };
     let mut child = starter.start(folder, &role)?;
     let status = child.wait()?;
-    if was_killed(status) {
-        Ok(ChildEnd::Killed)
-    } else if status.success() {
-        Ok(ChildEnd::Finished)
-    } else {
-        Err(child.exit_error(status))
+    if !was_killed(status) && !status.success() {
+        return Err(child.exit_error(status));
     }
+    Ok(was_killed(status))
 }
 
 /// Verifies the region after a kill, continues to write, and verifies it again.
 pub fn verify(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
-    let path = folder.join("region");
     report_journal(folder, oracle)?;
-    check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
-    compare(&path, 0, oracle).map_err(|e| format!("after recovery: {e}"))?;
+    check_all(folder, scenario, oracle).context("after recovery")?;
+    continue_writing(folder, scenario, oracle).context("continuing")?;
+    check_all(folder, scenario, oracle).context("after continuing")
+}
+
+fn check_all(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> Result<(), String> {
+    let path = folder.join("region");
+    check_clean(&path)?;
+    compare(&path, 0, oracle)?;
     if scenario.is_streamed {
-        stream_check::compare(&path, is_before_stream)
-            .map_err(|e| format!("after recovery: {e}"))?;
+        stream_check::compare(&path, is_before_stream)?;
     }
-    continue_writing(folder, scenario, oracle).map_err(|e| format!("continuing: {e}"))?;
-    compare(&path, 0, oracle).map_err(|e| format!("after continuing: {e}"))?;
-    if scenario.is_streamed {
-        stream_check::compare(&path, is_before_stream)
-            .map_err(|e| format!("after continuing: {e}"))?;
-    }
-    check_clean(&path).map_err(|e| format!("after continuing: {e}"))?;
     Ok(())
 }
 
@@ -556,7 +530,7 @@ fn continue_writing(folder: &Path, scenario: &Scenario, oracle: &mut Oracle) -> 
     script.each(WriteKind::Put, KeySpace::Own, 1000..1012, 64);
     script.each(WriteKind::Delete, KeySpace::Own, 1000..1004, 0);
     let file = journal::path_of(folder, WRITER);
-    let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
+    let entries = journal::read(&file).context("journal")?;
     let base = journal::next_base(&entries);
     work(folder, oracle, base, script, scenario.is_full)
 }
@@ -568,9 +542,6 @@ pub fn attach(folder: &Path) -> Result<(), String> {
 }
 
 /// A child's role: drops the region.
-///
-/// # Errors
-/// The store's error.
 pub fn remove(folder: &Path) -> Result<(), String> {
-    Region::remove(&folder.join("region")).map(drop).map_err(|e| format!("drop: {e}"))
+    Region::remove(&folder.join("region")).map(drop).context("drop")
 }

@@ -9,6 +9,8 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 
+use crate::error_context::ErrorContext as _;
+
 /// The bytes of a sparse file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RegionCopy {
@@ -19,7 +21,7 @@ pub(crate) struct RegionCopy {
 
 impl RegionCopy {
     pub(crate) fn of(path: &Path) -> Result<Self, String> {
-        Self::read(path).map_err(|e| format!("{}: {e}", path.display()))
+        Self::read(path).context(path.display())
     }
 
     fn read(path: &Path) -> io::Result<Self> {
@@ -48,7 +50,7 @@ impl RegionCopy {
             file.set_len(self.bytes)?;
             self.parts.iter().try_for_each(|(at, part)| file.write_all_at(part, *at))
         };
-        write().map_err(|e: io::Error| format!("{}: {e}", path.display()))
+        write().context(path.display())
     }
 }
 

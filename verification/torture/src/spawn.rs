@@ -6,6 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use crate::error_context::ErrorContext as _;
+
 /// A program and its first arguments; the child's own arguments follow.
 #[derive(Clone, Debug)]
 pub struct ChildCommand(pub Vec<OsString>);
@@ -29,7 +31,7 @@ pub struct ChildRole<'a> {
 impl ChildCommand {
     /// This program, with a hidden sub-command.
     pub fn own(sub_command: &str) -> Result<Self, String> {
-        let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
+        let program = std::env::current_exe().context("own path")?;
         Ok(Self(vec![program.into_os_string(), sub_command.into()]))
     }
 
@@ -37,7 +39,7 @@ impl ChildCommand {
     pub fn start(&self, folder: &Path, role: &ChildRole<'_>) -> Result<ChildProcess, String> {
         let name = format!("{}-{}", role.role, role.number);
         let errors = folder.join(format!("{name}.errors"));
-        let file = File::create(&errors).map_err(|e| format!("{}: {e}", errors.display()))?;
+        let file = File::create(&errors).context(errors.display())?;
         let (program, first) = self.0.split_first().ok_or("no program to start")?;
         let stdio = if role.has_pipes { Stdio::piped } else { Stdio::null };
         let process = Command::new(program)
@@ -96,7 +98,7 @@ impl ChildProcess {
     }
 
     pub(crate) fn wait(&mut self) -> Result<ExitStatus, String> {
-        self.process.wait().map_err(|e| format!("wait: {e}"))
+        self.process.wait().context("wait")
     }
 
     /// Waits for a child that must end with success.

@@ -11,6 +11,7 @@ use nearstate_store::Region;
 use serde_json::{Value, json};
 
 use crate::content::{KeySpace, TortureKey};
+use crate::error_context::ErrorContext as _;
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
 use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare, verify};
@@ -201,12 +202,12 @@ fn one(
 /// deletes the key and returns its number. The next insert of it splits another bucket.
 fn find_split(folder: &Path, oracle: &mut Oracle) -> Result<u32, String> {
     let file = journal::path_of(folder, WRITER);
-    let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
+    let entries = journal::read(&file).context("journal")?;
     let base = journal::next_base(&entries);
-    journal::begin(&file, base).map_err(|e| format!("journal: {e}"))?;
-    let region = Region::attach(&folder.join("region")).map_err(|e| format!("attach: {e}"))?;
+    journal::begin(&file, base).context("journal")?;
+    let region = Region::attach(&folder.join("region")).context("attach")?;
     let buckets = || -> Result<u64, String> {
-        let all = region.inspect().map_err(|e| format!("inspect: {e}"))?.namespaces;
+        let all = region.inspect().context("inspect")?.namespaces;
         Ok(all.iter().find(|entry| entry.name == b"grow-0").map_or(0, |entry| entry.buckets))
     };
     let mut writer = JournaledWriter::open(folder, WRITER, 0)?;

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::error_context::ErrorContext as _;
 use crate::rng::seeded;
 use crate::snapshot::RegionCopy;
 use crate::spawn::{ChildCommand, ChildRole};
@@ -32,7 +33,7 @@ pub fn play(folder: &Path, name: &str) -> Result<(), String> {
     let operation = SWEPT.iter().find(|operation| operation.name == name);
     let operation = operation.ok_or_else(|| format!("unknown operation {name:?}"))?;
     allow()?;
-    (operation.play)(folder, &mut stop_here)
+    operation.play(folder, &mut stop_here)
 }
 
 /// Where a child is stopped.
@@ -179,8 +180,8 @@ impl OperationSweep<'_> {
     fn count(&self) -> Result<u64, SweepError> {
         let child = self.start()?;
         let all = Places::Every(u64::MAX);
-        let done = walk(&child, &all, &mut |_| Ok(()));
-        let done = done.map_err(|(_, error)| SweepError::Violation(error))?;
+        let done = walk(&child, &all, &mut |_| Ok(()))
+            .map_err(|(_, error)| SweepError::Violation(error))?;
         self.complete(child).map_err(SweepError::Violation)?;
         Ok(done + 1)
     }
@@ -206,14 +207,14 @@ impl OperationSweep<'_> {
             tick(name, done, instructions);
             if let Some(now) = now {
                 row.kills += 1;
-                self.verify_copy(&now).map_err(|error| format!("killed: {error}"))?;
+                self.verify_copy(&now).context("killed")?;
             }
             row.stops += 1;
             let refused = beside::work_beside(self.folder, self.operation, child.id(), done);
-            row.refused += refused.map_err(|error| format!("stopped: {error}"))?;
+            row.refused += refused.context("stopped")?;
             let after = RegionCopy::of(&self.region())?;
             row.kills += 1;
-            self.verify_copy(&after).map_err(|error| format!("killed later: {error}"))?;
+            self.verify_copy(&after).context("killed later")?;
             last = Some(after);
             Ok(())
         };
@@ -223,8 +224,10 @@ impl OperationSweep<'_> {
         let done = walk(&child, places, &mut visit).map_err(at)?;
         if is_killed {
             row.kills += 1;
-            let killed = child.kill().and_then(|()| self.verify_killed(self.folder));
-            killed.map_err(|error| at((done, format!("killed itself: {error}"))))?;
+            child
+                .kill()
+                .and_then(|()| self.verify_killed(self.folder))
+                .map_err(|error| at((done, format!("killed itself: {error}"))))?;
         } else {
             self.complete(child).map_err(|error| at((done, format!("completed: {error}"))))?;
         }
@@ -274,12 +277,12 @@ impl OperationSweep<'_> {
     fn verify_killed(&self, folder: &Path) -> Result<(), String> {
         let path = folder.join("region");
         if self.operation.region != SweptRegion::Damaged {
-            check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
-            self.operation.verify(folder, false).map_err(|e| format!("after recovery: {e}"))?;
+            check_clean(&path).context("after recovery")?;
+            self.operation.verify(folder, false).context("after recovery")?;
         }
-        (self.operation.play)(folder, &mut || {}).map_err(|e| format!("repeated: {e}"))?;
-        self.operation.verify(folder, true).map_err(|e| format!("repeated: {e}"))?;
-        check_clean(&path).map(drop).map_err(|e| format!("repeated: {e}"))
+        self.operation.play(folder, &mut || {}).context("repeated")?;
+        self.operation.verify(folder, true).context("repeated")?;
+        check_clean(&path).map(drop).context("repeated")
     }
 
     /// Lets the child end, and verifies what it has done.

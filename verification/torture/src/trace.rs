@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::error_context::ErrorContext as _;
 use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 
 /// Stops a traced child, which does not get it.
@@ -27,7 +28,7 @@ pub enum SweepError {
 
 /// The child requests tracing.
 pub(crate) fn allow() -> Result<(), String> {
-    ptrace::traceme().map_err(|e| format!("not permitted to be traced: {e}"))
+    ptrace::traceme().context("not permitted to be traced")
 }
 
 /// The child stops itself.
@@ -55,8 +56,9 @@ impl TracedChild {
         let pid = Pid::from_raw(child.process.id().cast_signed());
         let traced = Self { child, pid, is_over: Cell::new(false) };
         let begun = match traced.wait_for_stop() {
-            Ok(Signal::SIGSTOP) => ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL)
-                .map_err(|e| format!("ptrace: {e}")),
+            Ok(Signal::SIGSTOP) => {
+                ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL).context("ptrace")
+            }
             Ok(_) => Err("the traced child did not stop itself first".to_owned()),
             Err(error) => Err(error),
         };
@@ -76,9 +78,9 @@ impl TracedChild {
 
     /// Lets the child run for some time, at most to the end of the operation.
     pub(crate) fn run_for(&self, time: Duration) -> Result<(), String> {
-        ptrace::cont(self.pid, None).map_err(|e| format!("ptrace: {e}"))?;
+        ptrace::cont(self.pid, None).context("ptrace")?;
         std::thread::sleep(time);
-        kill(self.pid, PAUSE).map_err(|e| format!("{PAUSE}: {e}"))?;
+        kill(self.pid, PAUSE).context(PAUSE)?;
         self.is_over.set(self.wait_for_stop()? == Signal::SIGSTOP);
         Ok(())
     }
@@ -88,7 +90,7 @@ impl TracedChild {
         if self.is_over.get() {
             return Ok(false);
         }
-        ptrace::step(self.pid, None).map_err(|e| format!("ptrace: {e}"))?;
+        ptrace::step(self.pid, None).context("ptrace")?;
         self.is_over.set(self.wait_for_stop()? == Signal::SIGSTOP);
         Ok(!self.is_over.get())
     }
@@ -97,10 +99,10 @@ impl TracedChild {
     pub(crate) fn finish(mut self) -> Result<(), String> {
         if !self.is_over.get() {
             // It stops itself once more.
-            ptrace::cont(self.pid, None).map_err(|e| format!("ptrace: {e}"))?;
+            ptrace::cont(self.pid, None).context("ptrace")?;
             self.wait_for_stop()?;
         }
-        ptrace::detach(self.pid, None).map_err(|e| format!("ptrace: {e}"))?;
+        ptrace::detach(self.pid, None).context("ptrace")?;
         self.child.wait_for_success()
     }
 
@@ -111,7 +113,7 @@ impl TracedChild {
 
     /// Waits until the child stops, and returns the signal.
     fn wait_for_stop(&self) -> Result<Signal, String> {
-        let status = waitpid(self.pid, None).map_err(|e| format!("wait: {e}"))?;
+        let status = waitpid(self.pid, None).context("wait")?;
         match status {
             WaitStatus::Stopped(_, signal @ (Signal::SIGTRAP | Signal::SIGSTOP | PAUSE)) => {
                 Ok(signal)

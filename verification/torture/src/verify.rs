@@ -7,6 +7,7 @@ use std::path::Path;
 use nearstate_store::{CheckReport, HeapUsage, Region, Session, check};
 
 use crate::content::{KeySpace, TortureKey};
+use crate::error_context::ErrorContext as _;
 use crate::oracle::{ObservedRecord, Oracle, observe};
 use crate::region_access::open_session;
 use crate::writer::KeySpaces;
@@ -14,7 +15,7 @@ use crate::writer::KeySpaces;
 /// Runs the offline check. The bytes that it reached, and the bytes that are free according to the
 /// bitmaps and queues, must be all bytes.
 pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
-    let report = check(path).map_err(|e| format!("check: {e}"))?;
+    let report = check(path).context("check")?;
     if !report.is_clean() || report.bytes_leaked != 0 {
         return Err(format!(
             "check: {} faults, {} bytes leaked: {}",
@@ -34,8 +35,8 @@ pub fn check_clean(path: &Path) -> Result<CheckReport, String> {
 
 /// What the bitmaps and the queues of the heap say. No session is open.
 pub(crate) fn heap_usage(path: &Path) -> Result<HeapUsage, String> {
-    let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
-    Ok(region.inspect().map_err(|e| format!("inspect: {e}"))?.heap)
+    let region = Region::attach(path).context("attach")?;
+    Ok(region.inspect().context("inspect")?.heap)
 }
 
 /// Reads every record of every space.
@@ -67,8 +68,9 @@ pub fn compare(path: &Path, round: u64, oracle: &mut Oracle) -> Result<(), Strin
     let records = collect(&session, &spaces)?;
     oracle.compare(&records)?;
     for (key, record) in &records {
-        let view = session.get(spaces.of(key.space), &key.bytes());
-        let view = view.map_err(|e| format!("{key:?}: get: {e}"))?;
+        let view = session
+            .get(spaces.of(key.space), &key.bytes())
+            .map_err(|e| format!("{key:?}: get: {e}"))?;
         if view.map(|view| view.version()) != Some(record.version) {
             return Err(format!("{key:?}: returned by the scan, but not records by its key"));
         }

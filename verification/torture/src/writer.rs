@@ -12,6 +12,7 @@ use nearstate_store::{
 
 use crate::clock::now_ns;
 use crate::content::{ContentStamp, EXPIRING, KeySpace, TortureKey, counter};
+use crate::error_context::ErrorContext as _;
 use crate::journal::{
     self, CONFLICT, EntryKind, FULL, HELD_BACK, Journal, JournalEntry, STALLED, WriteKind,
 };
@@ -161,13 +162,13 @@ impl PlannedWrite {
 impl JournaledWriter {
     pub(crate) fn open(folder: &Path, me: u16, round: u64) -> Result<Self, String> {
         let (mut journal, last) =
-            Journal::open(&journal::path_of(folder, me)).map_err(|e| format!("journal: {e}"))?;
+            Journal::open(&journal::path_of(folder, me)).context("journal")?;
         let session = open_session(&folder.join("region"))?;
         journal.attached(now_ns())?;
         let spaces = KeySpaces::open(&session, round)?;
         let buffer = Vec::new();
         let names: Vec<&str> = (0..BLOCKS).map(block_name).collect();
-        let names = BlockLayout::new(&names).map_err(|e| format!("names: {e}"))?;
+        let names = BlockLayout::new(&names).context("names")?;
         Ok(Self {
             session,
             spaces,
@@ -290,10 +291,9 @@ impl JournaledWriter {
 
     /// Gives all free memory back to the host, and gets pages for some free and new chunks.
     pub(crate) fn release_free_memory(&self) -> Result<(), String> {
-        let released = self.session.release_free_memory(0, u64::MAX);
-        released.map_err(|e| format!("release: {e}"))?;
+        self.session.release_free_memory(0, u64::MAX).context("release")?;
         let committed = self.session.commit_ahead(u64::MAX, u64::MAX);
-        committed.map(drop).map_err(|e| format!("commit ahead: {e}"))
+        committed.map(drop).context("commit ahead")
     }
 
     /// How an expected refusal is recorded: its mask, and the process or the call that it is about.

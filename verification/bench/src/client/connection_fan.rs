@@ -9,7 +9,7 @@ use crate::access::{
     StoreAccess, StoreConnection, TableId, Work,
 };
 use crate::operations::{BlockOutcome, KeyBlock, Operation};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 /// The connections. Single requests go to the first one.
 pub(crate) struct ConnectionFan {
@@ -27,7 +27,7 @@ impl ConnectionFan {
     }
 
     fn first(&mut self) -> Result<&mut Box<dyn StoreConnection>> {
-        let none = || Error::BadArgument { detail: "a client without connections".to_owned() };
+        let none = || bad_argument!("a client without connections");
         self.connections.first_mut().ok_or_else(none)
     }
 

@@ -68,7 +68,7 @@ impl StoreAccess for BreakingStore {
             self.is_broken |= left.get() == 1;
             left.set(left.get().saturating_sub(1));
             if self.is_broken {
-                return Err(Error::Backend { detail: "it breaks now".to_owned() });
+                return Err(backend_error!("it breaks now"));
             }
         }
         self.inner.perform(request, receive)
@@ -183,7 +183,7 @@ impl Fixture {
             match receive(&mut input)? {
                 Some(ClientReport::Finished(ran)) => return Ok(*ran),
                 Some(_) => {}
-                None => return Err(Error::Backend { detail: "no result of the turn".to_owned() }),
+                None => return Err(backend_error!("no result of the turn")),
             }
         }
     }

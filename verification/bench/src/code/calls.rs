@@ -6,7 +6,7 @@ use crate::protocol::{ClientCommand, Plan, Trial, send};
 use crate::reaper::{own_program, system};
 use crate::targets::{self, DatabaseSpec};
 use crate::workloads;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -77,15 +77,18 @@ fn traced(plan: &Plan, summary: &Path, ops: u64) -> Result<u64> {
         .args(["bench", "workload-client"])
         .stdin(Stdio::from(words))
         .output()
-        .map_err(|_| Error::BadArgument { detail: INSTALL.to_owned() })?;
+        .map_err(|_| bad_argument!("{INSTALL}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() || !text.contains(r#"{"finished":"#) {
         let why = String::from_utf8_lossy(&output.stderr);
-        let detail = format!("the reader under strace failed: {} {}", why.trim(), text.trim());
-        return Err(Error::Backend { detail });
+        return Err(backend_error!(
+            "the reader under strace failed: {} {}",
+            why.trim(),
+            text.trim()
+        ));
     }
     let text = std::fs::read_to_string(summary).map_err(|e| system("reading strace's file", &e))?;
-    total(&text).ok_or_else(|| Error::Backend { detail: "strace printed no total".to_owned() })
+    total(&text).ok_or_else(|| backend_error!("strace printed no total"))
 }
 
 /// The calls of the last line of `strace -c`.

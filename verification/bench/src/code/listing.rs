@@ -3,7 +3,7 @@
 
 use super::probes::NAMES;
 use crate::reaper::{own_program, system};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -40,9 +40,10 @@ pub(super) fn read_all() -> Result<Vec<Listing>> {
     NAMES
         .iter()
         .map(|(name, what)| {
-            let symbol = symbols.iter().find(|s| s.contains(name)).ok_or_else(|| {
-                Error::Backend { detail: format!("{name} is not in the program's symbols") }
-            })?;
+            let symbol = symbols
+                .iter()
+                .find(|s| s.contains(name))
+                .ok_or_else(|| backend_error!("{name} is not in the program's symbols"))?;
             Ok(Listing { what, ..follow(&program, symbol)? })
         })
         .collect()
@@ -53,7 +54,7 @@ fn text_of(tool: &str, arguments: &[&str], program: &Path) -> Result<String> {
         .args(arguments)
         .arg(program)
         .output()
-        .map_err(|_| Error::BadArgument { detail: INSTALL.to_owned() })?;
+        .map_err(|_| bad_argument!("{INSTALL}"))?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
         return Err(system(&format!("{tool}: {}", why.trim()), &std::io::Error::other("")));
@@ -75,7 +76,7 @@ fn follow(program: &Path, first: &str) -> Result<Listing> {
         let text = text_of("objdump", &["-d", "--no-show-raw-insn", "-w", &option], program)?;
         let function = Disassembly::parse(&text);
         if function.instructions == 0 {
-            return Err(Error::Backend { detail: format!("objdump shows nothing of {symbol}") });
+            return Err(backend_error!("objdump shows nothing of {symbol}"));
         }
         if symbol == first {
             listing.instructions = function.instructions;

@@ -2,7 +2,7 @@
 //! name: see [`NAMES`].
 
 use crate::operations::{BATCH, touch};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_store::{CreateOptions, Namespace, Region, Schema, Session};
 use std::hint::black_box;
 use std::path::Path;
@@ -48,5 +48,5 @@ pub(super) fn run_all(path: &Path) -> Result<()> {
     if (view, is_copied, batch) == (2, true, 2 * BATCH as u64) {
         return Ok(());
     }
-    Err(Error::Backend { detail: "a probe did not read its record".to_owned() })
+    Err(backend_error!("a probe did not read its record"))
 }

@@ -39,22 +39,22 @@ pub fn page(comparison: &Comparison<'_>) -> Page {
         blocks.push(HtmlBlock::Alarm(OBSTACLE.to_owned(), comparison.obstacles.clone()));
     }
     blocks.extend([
-        HtmlBlock::Heading("At a glance".to_owned()),
+        HtmlBlock::heading("At a glance"),
         HtmlBlock::Text(counted(comparison)),
-        HtmlBlock::Heading("All classes together".to_owned()),
+        HtmlBlock::heading("All classes together"),
         HtmlBlock::Text(how()),
         HtmlBlock::Table(table(comparison, |row| row.class == "all")),
     ]);
     let classes = table(comparison, |row| row.class != "all");
     if !classes.rows.is_empty() {
-        blocks.push(HtmlBlock::Heading("By class of operations".to_owned()));
+        blocks.push(HtmlBlock::heading("By class of operations"));
         blocks.push(HtmlBlock::Table(classes));
     }
     if !comparison.notes.is_empty() {
-        blocks.push(HtmlBlock::Heading("Keep in mind".to_owned()));
+        blocks.push(HtmlBlock::heading("Keep in mind"));
         blocks.push(HtmlBlock::List(comparison.notes.clone()));
     }
-    blocks.push(HtmlBlock::Heading("The runs".to_owned()));
+    blocks.push(HtmlBlock::heading("The runs"));
     blocks.push(HtmlBlock::Code(format!("{}\n{}", comparison.a.command, comparison.b.command)));
     blocks.push(HtmlBlock::Facts(comparison.a.machine.clone()));
     Page {

@@ -200,9 +200,7 @@ pub(super) fn race(tested: &TargetUnderTest<'_>) -> CheckResult {
             })
             .collect();
         racers.into_iter().try_for_each(|racer| {
-            racer.join().unwrap_or_else(|_| {
-                Err(Error::Backend { detail: "a racer of the check panicked".to_owned() })
-            })
+            racer.join().unwrap_or_else(|_| Err(backend_error!("a racer of the check panicked")))
         })
     })?;
     let won = won.load(Ordering::Relaxed);

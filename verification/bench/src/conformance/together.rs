@@ -10,19 +10,16 @@ use crate::access::{
 };
 use nearstate_model::{Error, Result};
 
-fn together(
-    one: &mut Connection<'_>,
-    requests: &[Request<'_>],
-) -> Result<Vec<(usize, OwnedReply)>> {
+/// A reply, and the number of its request.
+type NumberedReply = (usize, OwnedReply);
+
+fn together(one: &mut Connection<'_>, requests: &[Request<'_>]) -> Result<Vec<NumberedReply>> {
     let mut all = Vec::new();
     one.pipeline(requests, &mut |number, reply| all.push((number, OwnedReply::from(reply))))?;
     Ok(all)
 }
 
-fn one_by_one(
-    one: &mut Connection<'_>,
-    requests: &[Request<'_>],
-) -> Result<Vec<(usize, OwnedReply)>> {
+fn one_by_one(one: &mut Connection<'_>, requests: &[Request<'_>]) -> Result<Vec<NumberedReply>> {
     let mut all = Vec::new();
     perform_each(one, requests, &mut |number, reply| all.push((number, OwnedReply::from(reply))))?;
     Ok(all)
@@ -45,7 +42,7 @@ fn request<'a>(at: usize, key: &'a [u8], parts: &'a [(usize, &'a [u8])]) -> Requ
 }
 
 /// How one connection sends the requests that another one sends one by one.
-type SendFn = fn(&mut Connection<'_>, &[Request<'_>]) -> Result<Vec<(usize, OwnedReply)>>;
+type SendFn = fn(&mut Connection<'_>, &[Request<'_>]) -> Result<Vec<NumberedReply>>;
 
 pub(super) fn as_one_by_one(tested: &TargetUnderTest<'_>) -> CheckResult {
     are_the_same(tested, [b'p', b'q'], together)
@@ -56,10 +53,7 @@ const AHEAD: usize = 3;
 const OF_MESSAGE: usize = 7;
 
 /// Some messages are in flight while the oldest is received.
-fn sent_ahead(
-    one: &mut Connection<'_>,
-    requests: &[Request<'_>],
-) -> Result<Vec<(usize, OwnedReply)>> {
+fn sent_ahead(one: &mut Connection<'_>, requests: &[Request<'_>]) -> Result<Vec<NumberedReply>> {
     let mut all = Vec::new();
     let (mut leaving, mut number) = (requests.chunks(OF_MESSAGE), 0);
     for message in leaving.by_ref().take(AHEAD) {
@@ -101,11 +95,7 @@ fn are_the_same(tested: &TargetUnderTest<'_>, firsts: [u8; 2], send: SendFn) -> 
         let ours: Vec<_> = left.iter().map(|(at, key)| request(*at, key, &parts)).collect();
         let others: Vec<_> = right.iter().map(|(at, key)| request(*at, key, &parts)).collect();
         let (answers, wanted) = (send(one.as_mut(), &ours)?, one_by_one(two.as_mut(), &others)?);
-        if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
-            let (is, should) = (answers.get(at), wanted.get(at));
-            ensure!(false, "round {round}: {is:?}, one by one {should:?}")?;
-        }
-        ensure!(answers.len() == wanted.len(), "{} answers", answers.len())?;
+        are_equal(&answers, &wanted, &format!("round {round}"))?;
         for ((_, left), (_, right)) in left.iter().zip(&right) {
             for table in [BLOCKS, PLAIN] {
                 let is_same = read(&mut one, table, left)? == read(&mut two, table, right)?;
@@ -114,6 +104,14 @@ fn are_the_same(tested: &TargetUnderTest<'_>, firsts: [u8; 2], send: SendFn) -> 
         }
     }
     ensure!(send(one.as_mut(), &[])?.is_empty(), "answers to nothing")
+}
+
+fn are_equal(answers: &[NumberedReply], wanted: &[NumberedReply], what: &str) -> CheckResult {
+    if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
+        let (is, should) = (answers.get(at), wanted.get(at));
+        ensure!(false, "{what}: {is:?}, one by one {should:?}")?;
+    }
+    ensure!(answers.len() == wanted.len(), "{what}: {} answers", answers.len())
 }
 
 /// Records that are found, and each how.
@@ -132,12 +130,9 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> CheckResult {
             let tags: [RecordTag<'_>; 2] = [(0, key), (1, alias)];
             let number = [(0, alias.as_slice())];
             if is_there(at) {
-                one.put(
-                    TAGGED,
-                    &RecordEntry { key, parts: &parts, tags: &tags, tags_before: &[] },
-                )?;
+                one.put(TAGGED, &RecordEntry::tagged(key, &parts, &tags))?;
                 let parts = parts.get(..1).unwrap_or_default();
-                one.put(NUMBERED, &RecordEntry { key, parts, tags: &number, tags_before: &[] })?;
+                one.put(NUMBERED, &RecordEntry::tagged(key, parts, &number))?;
             }
         }
         let mut requests = Vec::new();
@@ -153,11 +148,7 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> CheckResult {
             requests.push(Request::Read { table: PLAIN, key, wanted: PartSet::ALL });
         }
         let (answers, wanted) = (send(one.as_mut(), &requests)?, one_by_one(&mut *one, &requests)?);
-        if let Some(at) = (0..wanted.len()).find(|at| answers.get(*at) != wanted.get(*at)) {
-            let (is, should) = (answers.get(at), wanted.get(at));
-            ensure!(false, "{is:?}, one by one {should:?}")?;
-        }
-        ensure!(answers.len() == wanted.len(), "{} answers", answers.len())?;
+        are_equal(&answers, &wanted, "finds")?;
         for (at, key) in keys.iter().enumerate() {
             let own: Vec<&OwnedReply> =
                 answers.iter().filter(|(number, _)| *number == 2 * at).map(|(_, k)| k).collect();
@@ -187,7 +178,7 @@ pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> CheckResult {
         let afters: Vec<_> = news.iter().map(|value| tag(value.as_slice())).collect();
         let parts: [(usize, &[u8]); 2] = [(0, b"1"), (1, b"2")];
         for (key, tags) in keys.iter().zip(&befores) {
-            one.put(TAGGED, &RecordEntry { key, parts: &parts, tags, tags_before: &[] })?;
+            one.put(TAGGED, &RecordEntry::tagged(key, &parts, tags))?;
         }
         // The first half changes and the second is found, then the other way round.
         for round in [0, 1] {
@@ -233,12 +224,9 @@ pub(super) fn many(tested: &TargetUnderTest<'_>) -> CheckResult {
     let puts: Vec<_> =
         keys.iter().map(|key| Request::Put { table: PLAIN, entry: entry(key, &parts) }).collect();
     let answers = together(one.as_mut(), &puts)?;
-    let is_done =
-        |(at, answer): (usize, &(usize, OwnedReply))| *answer == (at, OwnedReply::Done(true));
-    ensure!(
-        answers.len() == puts.len() && answers.iter().enumerate().all(is_done),
-        "puts are answered one after the other"
-    )?;
+    let all =
+        |is_done| (0..puts.len()).map(|at| (at, OwnedReply::Done(is_done))).collect::<Vec<_>>();
+    ensure!(answers == all(true), "puts are answered one after the other")?;
     let reads: Vec<_> =
         keys.iter().map(|key| Request::Read { table: PLAIN, key, wanted: PartSet::ALL }).collect();
     let answers = together(one.as_mut(), &reads)?;
@@ -251,12 +239,7 @@ pub(super) fn many(tested: &TargetUnderTest<'_>) -> CheckResult {
         keys.iter().map(|key| Request::Delete { table: PLAIN, key, tags: &[] }).collect();
     ensure!(together(one.as_mut(), &deletes)?.len() == deletes.len(), "deletes")?;
     let answers = together(one.as_mut(), &reads)?;
-    let was_deleted =
-        |(at, answer): (usize, &(usize, OwnedReply))| *answer == (at, OwnedReply::Done(false));
-    ensure!(
-        answers.len() == reads.len() && answers.iter().enumerate().all(was_deleted),
-        "records are there after they were deleted together"
-    )
+    ensure!(answers == all(false), "records are there after they were deleted together")
 }
 
 pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> CheckResult {
@@ -268,10 +251,8 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> CheckResult {
     let parts: [(usize, &[u8]); 2] = [(0, b"one"), (1, b"two")];
     let mut requests: Vec<Request<'_>> = Vec::new();
     for (key, tags) in keys.iter().zip(&tags) {
-        requests.push(Request::Put {
-            table: TAGGED,
-            entry: RecordEntry { key, parts: &parts, tags, tags_before: &[] },
-        });
+        requests
+            .push(Request::Put { table: TAGGED, entry: RecordEntry::tagged(key, &parts, tags) });
         requests.push(Request::Read { table: PLAIN, key, wanted: PartSet::ALL });
     }
     let answers = together(one.as_mut(), &requests)?;
@@ -308,12 +289,7 @@ pub(super) fn tagged(tested: &TargetUnderTest<'_>) -> CheckResult {
             Request::Read { table: PLAIN, key: b"z", wanted: PartSet::ALL },
             Request::Put {
                 table: TAGGED,
-                entry: RecordEntry {
-                    key: b"other",
-                    parts: &parts,
-                    tags: &[(0, &[b'Z', 1])],
-                    tags_before: &[],
-                },
+                entry: RecordEntry::tagged(b"other", &parts, &[(0, &[b'Z', 1])]),
             },
             Request::Read { table: PLAIN, key: b"z", wanted: PartSet::ALL },
         ],

@@ -47,7 +47,7 @@ pub(super) fn aborted(tested: &TargetUnderTest<'_>) -> CheckResult {
         put_value(access, b"b1", b"after")?;
         put_value(access, b"b2", b"new")?;
         access.delete(PLAIN, b"b1", &[])?;
-        Err(Error::BadArgument { detail: "enough".to_owned() })
+        Err(bad_argument!("enough"))
     });
     let is_ours = matches!(&refused, Err(Error::BadArgument { detail }) if detail == "enough");
     ensure!(is_ours, "what the body returned: {refused:?}")?;
@@ -134,9 +134,7 @@ fn together(threads: usize, run: &(dyn Fn() -> Result<()> + Sync)) -> Result<()>
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
         all.into_iter().try_for_each(|one| {
-            one.join().unwrap_or_else(|_| {
-                Err(Error::Backend { detail: "a thread of the check panicked".to_owned() })
-            })
+            one.join().unwrap_or_else(|_| Err(backend_error!("a thread of the check panicked")))
         })
     })
 }

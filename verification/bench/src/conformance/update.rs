@@ -5,7 +5,7 @@ use super::{
     read, received, value,
 };
 use crate::access::{PartSet, RecordRead, RecordWrite, TableId, Work};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 /// Adds `more` behind each part that it received; changes nothing if there are no bytes to add.
 struct Longer<'a> {
@@ -23,7 +23,7 @@ impl Work for Longer<'_> {
     fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
         let received = std::mem::take(&mut self.received);
         if self.is_unwilling {
-            return Err(Error::BadArgument { detail: "unwilling".to_owned() });
+            return Err(bad_argument!("unwilling"));
         }
         if self.more.is_empty() {
             return Ok(());

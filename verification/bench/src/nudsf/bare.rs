@@ -10,7 +10,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ struct BareService {
 }
 
 fn response(reply: RepliedBody) -> Result<Response<Full<Bytes>>> {
-    let refused = |e: &dyn std::fmt::Display| Error::Backend { detail: format!("a reply: {e}") };
+    let refused = |e: &dyn std::fmt::Display| backend_error!("a reply: {e}");
     let builder = Response::builder().status(reply.status);
     let mut response = builder.body(Full::new(Bytes::from(reply.body))).map_err(|e| refused(&e))?;
     for (name, value) in reply.headers {
@@ -65,8 +65,8 @@ fn response(reply: RepliedBody) -> Result<Response<Full<Bytes>>> {
 /// `Backend`: no replies in the file. `System`: the port is taken.
 pub fn serve(port: u16, replies: &Path) -> Result<()> {
     let text = std::fs::read(replies).map_err(|e| system("reading the replies", &e))?;
-    let replies: Replies = serde_json::from_slice(&text)
-        .map_err(|e| Error::Backend { detail: format!("the replies: {e}") })?;
+    let replies: Replies =
+        serde_json::from_slice(&text).map_err(|e| backend_error!("the replies: {e}"))?;
     let service = Rc::new(BareService {
         put: response(replies.put)?,
         record: response(replies.record)?,

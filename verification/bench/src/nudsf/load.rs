@@ -31,7 +31,7 @@ pub(super) struct Load {
 }
 
 fn failed(what: &str) -> Error {
-    Error::Backend { detail: what.to_owned() }
+    backend_error!("{what}")
 }
 
 /// The number in front of a word: `12345.6 req/s`.

@@ -22,7 +22,7 @@ pub fn text(run: &NudsfRun) -> String {
 pub fn page(run: &NudsfRun) -> Page {
     let own = vec![
         HtmlBlock::Table(cases(run)),
-        HtmlBlock::Heading("Goals".to_owned()),
+        HtmlBlock::heading("Goals"),
         HtmlBlock::Table(goals(run)),
         HtmlBlock::Code(facts(run)),
     ];

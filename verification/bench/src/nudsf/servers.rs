@@ -112,7 +112,7 @@ impl Servers {
         let replies = fill_node(node_port, records)?;
         let file = node.folder().join("replies");
         let text = serde_json::to_string(&replies)
-            .map_err(|e| Error::Backend { detail: format!("encoding the replies: {e}") })?;
+            .map_err(|e| backend_error!("encoding the replies: {e}"))?;
         std::fs::write(&file, text).map_err(|e| system("writing the replies", &e))?;
         let mut bare = ServerProcess::new("the bare service", spec, &program, |_| {
             let mut all = words(&["bench", "http-peer", &bare_port.to_string()]);
@@ -168,7 +168,7 @@ impl Servers {
         let info = text_of(ask(&mut node, &["INFO", "memory"])?)?;
         let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
         let used = used.and_then(|used| used.trim().parse().ok());
-        used.ok_or_else(|| Error::Backend { detail: format!("INFO memory: {info}") })
+        used.ok_or_else(|| backend_error!("INFO memory: {info}"))
     }
 
     /// The command of Redis for a case.
@@ -194,8 +194,9 @@ impl Servers {
             let found = node.request("GET", &search_path(group), &[], "")?.body;
             let wanted = group * GROUP..(group + 1) * GROUP;
             if !wanted.clone().all(|index| found.contains(&format!("/records/r{index}\""))) {
-                let detail = format!("the search for group {group} of {filled} records: {found}");
-                return Err(Error::Backend { detail });
+                return Err(backend_error!(
+                    "the search for group {group} of {filled} records: {found}"
+                ));
             }
         }
         let mut redis = connect(&format!("127.0.0.1:{}", self.redis_port()))?;
@@ -205,8 +206,7 @@ impl Servers {
             let reply = ask(&mut redis, &words)?;
             if !is_expected(case.kind, &reply) {
                 let reply = format!("{reply:?}");
-                let detail = format!("the case {} of redis: {reply:.200}", case.name);
-                return Err(Error::Backend { detail });
+                return Err(backend_error!("the case {} of redis: {reply:.200}", case.name));
             }
         }
         Ok(())
@@ -252,7 +252,7 @@ fn ask(client: &mut RedisClient, command: &[&str]) -> Result<RespReply> {
     let words: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
     let reply = client.request(&words).map_err(|e| system("sending a command of Redis", &e))?;
     if let RespReply::Error(text) = &reply {
-        return Err(Error::Backend { detail: String::from_utf8_lossy(text).into_owned() });
+        return Err(backend_error!("{}", String::from_utf8_lossy(text).into_owned()));
     }
     Ok(reply)
 }
@@ -363,8 +363,7 @@ impl HttpClient {
         self.send(method, path, headers, body)?;
         let reply = self.read()?;
         if reply.status >= 300 && reply.status != 404 {
-            let detail = format!("{method} {path}: {} {}", reply.status, reply.body);
-            return Err(Error::Backend { detail });
+            return Err(backend_error!("{method} {path}: {} {}", reply.status, reply.body));
         }
         Ok(reply)
     }

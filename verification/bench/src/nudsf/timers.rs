@@ -6,7 +6,7 @@ use super::result::{ServerKind, TimersResult};
 use super::servers::{HttpClient, Servers};
 use crate::processes::cpu_ns;
 use crate::stat::as_f64;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::time::{Duration, Instant};
 
 const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
@@ -50,8 +50,7 @@ pub(super) fn run(servers: &Servers, load: &Load, count: u64) -> Result<TimersRe
         || client.request("GET", &format!("{TIMERS}?expired-filter"), &[], "")?.status != 204
     {
         if begun.elapsed() > FIRE_MAX {
-            let detail = "timers have not fired in time".to_owned();
-            return Err(Error::Backend { detail });
+            return Err(backend_error!("timers have not fired in time"));
         }
         std::thread::sleep(LOOK_INTERVAL);
     }

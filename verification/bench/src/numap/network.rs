@@ -1,17 +1,12 @@
 //! Three network namespaces with two veth pairs between them: hosts, slice, hosts.
-//!
-//! A namespace has no name and no file. It exists while its holder process or a descriptor does:
-//! the holder ends when its standard input closes, which happens however this process ends. The
-//! kernel then removes the namespace with its interfaces.
 
 use crate::reaper::system;
+use nearstate_local_cluster::NetworkNamespace;
 use nearstate_model::{Error, Result};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd as _;
-use std::process::{Child, Command, Stdio};
 
 /// Addresses that are reserved for documentation: no network uses them.
 pub(super) const LEFT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -22,9 +17,9 @@ pub(super) const RIGHT: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 /// The network of a run.
 #[derive(Debug)]
 pub(super) struct Network {
-    pub(super) left: NetworkNamespace,
-    pub(super) slice: NetworkNamespace,
-    pub(super) right: NetworkNamespace,
+    pub(super) left: SliceNamespace,
+    pub(super) slice: SliceNamespace,
+    pub(super) right: SliceNamespace,
 }
 
 impl Network {
@@ -32,79 +27,51 @@ impl Network {
     /// `System`: namespaces are not permitted, or a program is missing.
     pub(super) fn new() -> Result<Self> {
         let [left, slice, right] =
-            [NetworkNamespace::new()?, NetworkNamespace::new()?, NetworkNamespace::new()?];
-        let (a, b) = (left.holder.id(), right.holder.id());
-        slice.configure(&format!(
-            "link add name access type veth peer name host netns {a}\n\
-             link add name core type veth peer name host netns {b}\n\
-             address add {SLICE_LEFT}/30 dev access\naddress add {SLICE_RIGHT}/30 dev core\n\
-             link set access up\nlink set core up\n"
-        ))?;
-        left.configure(&format!("address add {LEFT}/30 dev host\nlink set host up\n"))?;
-        right.configure(&format!("address add {RIGHT}/30 dev host\nlink set host up\n"))?;
+            [SliceNamespace::new()?, SliceNamespace::new()?, SliceNamespace::new()?];
+        let (a, b) = (left.namespace.holder(), right.namespace.holder());
+        slice.configure(&[
+            &format!("link add name access type veth peer name host netns {a}"),
+            &format!("link add name core type veth peer name host netns {b}"),
+            &format!("address add {SLICE_LEFT}/30 dev access"),
+            &format!("address add {SLICE_RIGHT}/30 dev core"),
+            "link set access up",
+            "link set core up",
+        ])?;
+        for (end, address) in [(&left, LEFT), (&right, RIGHT)] {
+            end.configure(&[&format!("address add {address}/30 dev host"), "link set host up"])?;
+        }
         Ok(Self { left, slice, right })
     }
 }
 
-/// A namespace.
+/// A namespace, and the file by which threads enter it.
 #[derive(Debug)]
-pub(super) struct NetworkNamespace {
+pub(super) struct SliceNamespace {
     file: File,
-    /// Waits until its standard input closes.
-    holder: Child,
+    namespace: NetworkNamespace,
 }
 
-impl NetworkNamespace {
+impl SliceNamespace {
     fn new() -> Result<Self> {
-        let mut holder = Command::new("unshare")
-            .args(["--net", "sh", "-c", "echo; exec cat >/dev/null"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|e| system("starting unshare (package util-linux)", &e))?;
-        // The line is written in the new namespace.
-        let mut line = [0];
-        let is_there = holder.stdout.as_mut().is_some_and(|out| out.read_exact(&mut line).is_ok());
-        let file = File::open(format!("/proc/{}/ns/net", holder.id()));
-        match file {
-            Ok(file) if is_there => Ok(Self { file, holder }),
-            Ok(_) | Err(_) => {
-                let _ = holder.wait();
-                Err(Error::System {
-                    detail:
-                        "network namespaces are not permitted: run as root, or give yourself a \
-                             namespace of users: unshare --map-root-user nearstate bench run numap"
-                            .to_owned(),
-                    errno: rustix::io::Errno::PERM.raw_os_error(),
-                })
-            }
-        }
+        let namespace = NetworkNamespace::start().map_err(|why| Error::System {
+            detail: format!(
+                "{why}: run as root, or give yourself a namespace of users: unshare \
+                 --map-root-user nearstate bench run numap"
+            ),
+            errno: rustix::io::Errno::PERM.raw_os_error(),
+        })?;
+        let file = File::open(namespace.path()).map_err(|e| system(namespace.path(), &e))?;
+        Ok(Self { file, namespace })
     }
 
-    /// Runs lines of `ip` in it.
-    fn configure(&self, lines: &str) -> Result<()> {
-        let mut ip = Command::new("nsenter")
-            .arg(format!("--net=/proc/{}/ns/net", self.holder.id()))
-            .args(["ip", "-batch", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| system("starting nsenter (package util-linux)", &e))?;
-        if let Some(mut input) = ip.stdin.take() {
-            // If `ip` has ended already, its status and output say why.
-            let _ = input.write_all(lines.as_bytes());
-        }
-        let output = ip.wait_with_output().map_err(|e| system("waiting for ip", &e))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        Err(Error::Backend {
-            detail: format!(
-                "`ip` (package iproute2) could not configure the network: {}",
-                crate::reaper::single_line(&output.stderr)
-            ),
+    /// Runs commands of `ip` in it.
+    fn configure(&self, commands: &[&str]) -> Result<()> {
+        let run = |command: &&str| {
+            let words: Vec<&str> = std::iter::once("ip").chain(command.split(' ')).collect();
+            self.namespace.run(&words)
+        };
+        commands.iter().try_for_each(run).map_err(|why| {
+            backend_error!("`ip` (package iproute2) could not configure the network: {why}")
         })
     }
 
@@ -120,12 +87,5 @@ impl NetworkNamespace {
             scope.spawn(bind).join()
         });
         bound.unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())).map_err(|e| failed(&e))
-    }
-}
-
-impl Drop for NetworkNamespace {
-    fn drop(&mut self) {
-        drop(self.holder.stdin.take());
-        let _ = self.holder.wait();
     }
 }

@@ -1,7 +1,7 @@
 //! The pairings of a machine: one pair of processors for each way in which two can be near.
 
 use super::result::PlanRow;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_numa::{CpuSet, PlanOptions, Proximity, SliceRequest, Topology, plan};
 use std::collections::BTreeMap;
 
@@ -84,12 +84,10 @@ pub(super) fn chosen<'a>(
         let known: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
         let why = missing.iter().find(|why| why.starts_with(&format!("{unknown}:")));
         let why = why.map_or_else(String::new, |why| format!(" ({why})"));
-        return Err(Error::BadArgument {
-            detail: format!(
-                "this machine has no pairing {unknown:?}{why}: it has {}",
-                known.join(", ")
-            ),
-        });
+        return Err(bad_argument!(
+            "this machine has no pairing {unknown:?}{why}: it has {}",
+            known.join(", ")
+        ));
     }
     let is_chosen =
         |one: &&Pairing| names.is_empty() || names.iter().any(|name| is_of(&one.name, name));

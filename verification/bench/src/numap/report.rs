@@ -32,7 +32,7 @@ pub fn page(run: &NumapRun) -> Page {
         legend: legend(run),
     };
     let own = vec![
-        HtmlBlock::Heading("Latency curves".to_owned()),
+        HtmlBlock::heading("Latency curves"),
         HtmlBlock::Text(CURVES.to_owned()),
         HtmlBlock::Charts(vec![
             picture("Mean round-trip time", &|point| Some(point.mean()?.0)),
@@ -41,14 +41,13 @@ pub fn page(run: &NumapRun) -> Page {
             }),
         ]),
         HtmlBlock::Table(points(run)),
-        HtmlBlock::Heading("Topology".to_owned()),
+        HtmlBlock::heading("Topology"),
         topology(run),
         HtmlBlock::List(pairings(run)),
-        HtmlBlock::Heading("Plan".to_owned()),
-        HtmlBlock::Text(
+        HtmlBlock::heading("Plan"),
+        HtmlBlock::text(
             "What `nearstate numa plan` chooses for a slice of two processors at each level, and \
-             the pairing with the lowest mean in this run."
-                .to_owned(),
+             the pairing with the lowest mean in this run.",
         ),
         HtmlBlock::Table(plan(run)),
     ];

@@ -10,7 +10,7 @@ use super::traffic::{
 use crate::cpus;
 use crate::progress::ProgressStep;
 use crate::reaper::system;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
@@ -101,6 +101,6 @@ fn bound<T>(cpus: &[usize], run: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    let panicked = || Error::Backend { detail: "a thread of the trial panicked".to_owned() };
+    let panicked = || backend_error!("a thread of the trial panicked");
     thread.join().unwrap_or_else(|_| Err(panicked()))
 }

@@ -34,18 +34,8 @@ impl RedisWait {
     pub(super) fn start(folder: PathBuf, replicas: usize) -> Result<Self> {
         let program = installed("redis-server", "redis")?.to_string_lossy().into_owned();
         let folder = TargetFolder::create(folder)?;
-        let start = |port: u16, of: Option<u16>| {
-            let [port, of] =
-                [Some(port), of].map(|port| port.map_or(String::new(), |p| p.to_string()));
-            let dir = folder.0.to_string_lossy();
-            let mut words = vec![program.as_str(), "--bind", "127.0.0.1", "--port", &port];
-            words.extend(["--save", "", "--appendonly", "no", "--dir", &dir]);
-            // The replica gets the first copy over the socket, at once.
-            words.extend(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
-            if !of.is_empty() {
-                words.extend(["--replicaof", "127.0.0.1", &of]);
-            }
-            HostProcess::start(&[], &words, &folder.0.join("log")).map_err(failed)
+        let start = |port: u16, primary: Option<u16>| {
+            HostProcess::redis(&program, port, primary, &folder.0).map_err(failed)
         };
         let primary = free_port()?;
         let mut servers = vec![start(primary, None)?];

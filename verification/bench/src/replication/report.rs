@@ -116,7 +116,7 @@ pub fn page(run: &ReplicatedRun) -> Page {
     let blocks = run.frame.blocks(vec![
         HtmlBlock::Table(table(run)),
         HtmlBlock::Text(LEGEND.to_owned()),
-        HtmlBlock::Heading("Durability of a write that is waited for".to_owned()),
+        HtmlBlock::heading("Durability of a write that is waited for"),
         HtmlBlock::Facts(run.durability.clone()),
     ]);
     Page { title: TITLE.to_owned(), lead: "Replicated writes of 1 KiB.".to_owned(), blocks }

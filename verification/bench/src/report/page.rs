@@ -61,7 +61,7 @@ fn legend(all: &[Figures<'_>]) -> Vec<(String, Colour)> {
 }
 
 fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
-    let mut out = vec![HtmlBlock::Heading("At a glance".to_owned())];
+    let mut out = vec![HtmlBlock::heading("At a glance")];
     out.push(HtmlBlock::Text(format!("Operations per second: {}.", tables::rates_note(all))));
     out.push(HtmlBlock::Table(tables::rates(run, all)));
     let limits = tables::limits(run, all);
@@ -106,7 +106,7 @@ fn latency(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         HtmlBlock::Details(format!("{} by class of operations", tables::name(figures)), vec![table])
     });
     let mut out = vec![
-        HtmlBlock::Heading("Latency".to_owned()),
+        HtmlBlock::heading("Latency"),
         HtmlBlock::Table(tables::latencies(all)),
         HtmlBlock::Charts(vec![
             Chart {
@@ -184,13 +184,12 @@ fn over_time(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         ]
     });
     vec![
-        HtmlBlock::Heading("Over time".to_owned()),
-        HtmlBlock::Text(
+        HtmlBlock::heading("Over time"),
+        HtmlBlock::text(
             "All rounds of a target, one after the other, with vertical lines between them. The \
              trials of other targets and the warm-ups are left out. A stall or a killed server \
              shows as a peak of the longest latency and as a gap in the rate. Where neighbouring \
-             slices are drawn as one, the chart shows the highest of their 99th percentiles."
-                .to_owned(),
+             slices are drawn as one, the chart shows the highest of their 99th percentiles.",
         ),
         HtmlBlock::Charts(apart.collect()),
     ]
@@ -228,12 +227,11 @@ fn ramp(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         legend: legend(all),
     };
     vec![
-        HtmlBlock::Heading("Throughput against latency".to_owned()),
-        HtmlBlock::Text(
+        HtmlBlock::heading("Throughput against latency"),
+        HtmlBlock::text(
             "Operations were offered at a fixed rate, and latency counts from the intended start, \
              so that it includes the time in the queue of a slow store. Where a curve turns \
-             upwards, the target is at its limit."
-                .to_owned(),
+             upwards, the target is at its limit.",
         ),
         HtmlBlock::Charts(vec![picture("99th percentile", true), picture("Median", false)]),
         HtmlBlock::Details("All points".to_owned(), vec![HtmlBlock::Table(tables::ramp(all))]),
@@ -242,13 +240,12 @@ fn ramp(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
 
 fn costs(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     vec![
-        HtmlBlock::Heading("What it costs".to_owned()),
-        HtmlBlock::Text(
+        HtmlBlock::heading("What it costs"),
+        HtmlBlock::text(
             "Processor time is that of the clients' threads and of the target's processes, divided \
              by operations; a target inside the client has no processes. Bytes are those of keys \
              and parts, without the overhead of a protocol. Memory is what the target reports, or \
-             the memory of its processes."
-                .to_owned(),
+             the memory of its processes.",
         ),
         HtmlBlock::Table(tables::costs(all)),
     ]
@@ -280,7 +277,7 @@ fn verified(all: &[Figures<'_>]) -> String {
 
 fn trust(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let mut out = vec![
-        HtmlBlock::Heading("Whether it counts".to_owned()),
+        HtmlBlock::heading("Whether it counts"),
         HtmlBlock::Text(verified(all)),
         HtmlBlock::Table(tables::trust(all)),
     ];
@@ -290,16 +287,16 @@ fn trust(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         .flat_map(|(name, verdict)| verdict.examples.iter().map(move |e| format!("{name}: {e}")))
         .collect();
     if !examples.is_empty() {
-        out.extend([HtmlBlock::Subheading("Wrong records".to_owned()), HtmlBlock::List(examples)]);
+        out.extend([HtmlBlock::subheading("Wrong records"), HtmlBlock::List(examples)]);
     }
     let declined = tables::declined(all);
     if !declined.is_empty() {
-        let title = HtmlBlock::Subheading("Declined".to_owned());
+        let title = HtmlBlock::subheading("Declined");
         out.extend([title, HtmlBlock::List(declined)]);
     }
     let ways = tables::ways(all);
     if !ways.rows.is_empty() {
-        out.push(HtmlBlock::Subheading("Native and emulated features".to_owned()));
+        out.push(HtmlBlock::subheading("Native and emulated features"));
         out.push(HtmlBlock::Table(ways));
     }
     let checks = tables::checks(all);
@@ -315,7 +312,7 @@ fn paper_figures(run: &Run) -> Vec<HtmlBlock> {
         return Vec::new();
     }
     vec![
-        HtmlBlock::Heading("The papers' own figures".to_owned()),
+        HtmlBlock::heading("The papers' own figures"),
         HtmlBlock::Text(format!(
             "{}. They are shown for orientation only: other hardware, software and dates.",
             tables::FOREIGN_TITLE
@@ -330,14 +327,14 @@ fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     machine.push(("start".to_owned(), notes::date_text(run.began_s)));
     let versions = all.iter().map(|f| (f.target.name.clone(), notes::about(f.target)));
     vec![
-        HtmlBlock::Heading("How it was measured".to_owned()),
+        HtmlBlock::heading("How it was measured"),
         HtmlBlock::Code(run.command.clone()),
         HtmlBlock::Text(format!("The workload is defined in {}.", run.workload.source)),
-        HtmlBlock::Subheading("Machine".to_owned()),
+        HtmlBlock::subheading("Machine"),
         HtmlBlock::Facts(machine),
-        HtmlBlock::Subheading("Targets".to_owned()),
+        HtmlBlock::subheading("Targets"),
         HtmlBlock::Facts(versions.collect()),
-        HtmlBlock::Heading("Keep in mind".to_owned()),
+        HtmlBlock::heading("Keep in mind"),
         HtmlBlock::List(notes::caveats(run, all)),
     ]
 }

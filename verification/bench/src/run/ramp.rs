@@ -130,7 +130,6 @@ const _: () = assert!(SHARES.len() + BISECTIONS <= POINTS_MAX, "the progress bar
 mod tests {
     use super::*;
     use crate::result::ClassResult;
-    use nearstate_model::Error;
 
     /// A store whose latency is constant up to its capacity, and too long above.
     fn round(offered: f64, capacity: f64) -> Round {
@@ -161,7 +160,7 @@ mod tests {
         let mut left = 3;
         let (points, outcome) = RampSearch::new(10_000.0, 1_000_000).all(|step| {
             left -= 1;
-            let stopped = || Error::Backend { detail: "stopped".to_owned() };
+            let stopped = || backend_error!("stopped");
             (left >= 0).then(|| round(step.offered, 7_700.0)).ok_or_else(stopped)
         });
         assert!(outcome.is_err());

@@ -179,7 +179,7 @@ impl GeodeConnection {
             3 => Err(self.taken(tags)?),
             4 => {
                 let text = String::from_utf8_lossy(self.bytes()?).into_owned();
-                Err(Error::Backend { detail: format!("geode: {text}") })
+                Err(backend_error!("geode: {text}"))
             }
             other => Err(self.wire.invalid_reply(&format!("with status {other}"))),
         }

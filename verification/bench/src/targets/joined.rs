@@ -5,7 +5,7 @@ use crate::access::{
     PartReceiver, PartSet, PartWrite, ReplySink, Request, StoreAccess, StoreSchema, TableId,
     TableSchema, declined, first_part, parts,
 };
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 /// Bytes of a part's length.
 const LENGTH_BYTES: usize = 4;
@@ -13,9 +13,7 @@ const LENGTH_BYTES: usize = 4;
 /// Part number `part` of a value of several parts.
 #[inline]
 fn part_of(value: &[u8], count: usize, part: usize) -> Result<&[u8]> {
-    let torn = || Error::Backend {
-        detail: "the store has a record that this program did not write".to_owned(),
-    };
+    let torn = || backend_error!("the store has a record that this program did not write");
     let mut from = count * LENGTH_BYTES;
     for (at, length) in value.chunks_exact(LENGTH_BYTES).take(count).enumerate() {
         let length = length.try_into().map_or(0, u32::from_le_bytes) as usize;

@@ -93,7 +93,7 @@ impl Target for LmdbTarget {
 }
 
 fn backend(e: lmdb::Error) -> Error {
-    Error::Backend { detail: format!("lmdb: {e}") }
+    backend_error!("lmdb: {e}")
 }
 
 fn open(path: &Path, map_bytes: u64, clients: usize) -> Result<Environment> {
@@ -164,9 +164,8 @@ impl Tables {
 impl TableDatabases {
     fn tag(&self, tag: usize) -> Result<(Database, &'static str, bool)> {
         let rule = self.schema.tags.get(tag).zip(self.tags.get(tag));
-        rule.map(|(rule, database)| (*database, rule.name, rule.is_unique)).ok_or_else(|| {
-            Error::BadArgument { detail: format!("table {} has no tag {tag}", self.schema.name) }
-        })
+        rule.map(|(rule, database)| (*database, rule.name, rule.is_unique))
+            .ok_or_else(|| bad_argument!("table {} has no tag {tag}", self.schema.name))
     }
 }
 

@@ -168,12 +168,11 @@ fn write_key(table: &TableSchema, key: &[u8], out: &mut Vec<u8>) -> Result<()> {
     }
     if out.len() - start > KEY_BYTES_MAX {
         out.truncate(start);
-        let detail = format!(
+        return Err(bad_argument!(
             "a key of {} bytes is too long for memcached, whose limit is {KEY_BYTES_MAX}, half of \
              that for a key that is not printable",
             key.len()
-        );
-        return Err(Error::BadArgument { detail });
+        ));
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use super::joined::{PlainStore, WholeRecords};
 use super::{Capabilities, Database, DatabaseSpec, InClients, Support, Target};
 use crate::access::{OPERATIONS, StoreConnection, StoreSchema, TableId};
 use crate::operations::{self, BlockOutcome, KeyBlock, Operation, Store};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,7 +74,7 @@ fn size_of(address: &str) -> Result<(usize, usize)> {
     let mut numbers = address.split('/').skip(1).map(str::parse);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(records)), Some(Ok(record_bytes))) => Ok((records, record_bytes)),
-        _ => Err(Error::BadArgument { detail: format!("{address:?} is no address of {NAME}") }),
+        _ => Err(bad_argument!("{address:?} is no address of {NAME}")),
     }
 }
 

@@ -9,8 +9,8 @@ use super::{Capabilities, Database, DatabaseSpec, Support, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use crate::peers::installed;
 use crate::reaper::own_program;
+use nearstate_model::Result;
 use nearstate_model::limits::REGION_BYTES_MIN;
-use nearstate_model::{Error, Result};
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on a free port.
     pub(crate) fn start(program: Program, spec: &DatabaseSpec) -> Result<Self> {
-        let mut last = Err(Error::Backend { detail: "no port was tried".to_owned() });
+        let mut last = Err(backend_error!("no port was tried"));
         for _ in 0..PORT_TRIES {
             last = Self::start_at(program, spec, free_port()?);
             if last.is_ok() {
@@ -206,7 +206,7 @@ impl Server {
         server
             .started
             .wait(|| addresses.iter().all(|address| answers(address).is_ok()))
-            .map_err(|e| Error::Backend { detail: format!("{e} (port {port})") })?;
+            .map_err(|e| backend_error!("{e} (port {port})"))?;
         Ok(server)
     }
 
@@ -249,14 +249,12 @@ fn socket_fits(spec: &DatabaseSpec) -> Result<()> {
     if dir + SOCKET_NAME_BYTES <= SOCKET_BYTES_MAX {
         return Ok(());
     }
-    Err(Error::BadArgument {
-        detail: format!(
-            "--dir {}: a Unix socket below it would have too long a path: give a folder of {} \
+    Err(bad_argument!(
+        "--dir {}: a Unix socket below it would have too long a path: give a folder of {} \
              bytes at the most",
-            spec.folder.display(),
-            SOCKET_BYTES_MAX - SOCKET_NAME_BYTES
-        ),
-    })
+        spec.folder.display(),
+        SOCKET_BYTES_MAX - SOCKET_NAME_BYTES
+    ))
 }
 
 fn answers(address: &str) -> Result<()> {
@@ -301,8 +299,7 @@ impl Database for Running {
             return self.server.crash();
         }
         let name = self.server.program.name();
-        let detail = format!("{name} keeps its records in its own memory: they would be lost");
-        Err(Error::BadArgument { detail })
+        Err(bad_argument!("{name} keeps its records in its own memory: they would be lost"))
     }
 
     fn alive(&mut self) -> Result<()> {

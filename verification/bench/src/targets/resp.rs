@@ -355,14 +355,12 @@ fn must_be_whole(resp_table: &RespTable, parts: &[PartWrite<'_>]) -> Result<()> 
     if parts.len() == resp_table.schema.parts.len() {
         return Ok(());
     }
-    Err(Error::BadArgument {
-        detail: format!(
-            "a record of table {} has {} parts, but {} were given: give all of them",
-            resp_table.schema.name,
-            resp_table.schema.parts.len(),
-            parts.len()
-        ),
-    })
+    Err(bad_argument!(
+        "a record of table {} has {} parts, but {} were given: give all of them",
+        resp_table.schema.name,
+        resp_table.schema.parts.len(),
+        parts.len()
+    ))
 }
 
 impl<S: Stream> StoreAccess for Resp<S> {

@@ -7,7 +7,7 @@ use super::wire::{REPLY_TIMEOUT, connect};
 use super::{Capabilities, Database, DatabaseSpec, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use nearstate_local_transport::{LocalRing, Response, request_ring};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_resp_client::TimeoutSocket;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl Target for RingTarget {
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let polled = address.strip_prefix(BUSY_POLL_PREFIX);
         let address = polled.unwrap_or(address);
-        let refused = |text: String| Error::Backend { detail: format!("no ring: {text}") };
+        let refused = |text: String| backend_error!("no ring: {text}");
         let TimeoutSocket::Unix(socket) = connect(address)? else {
             return Err(refused(format!("{address} is not the address of a Unix socket")));
         };

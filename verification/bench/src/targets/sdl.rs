@@ -53,7 +53,7 @@ impl Target for SdlTarget {
 }
 
 fn backend(e: &nearstate_sdl::Error) -> Error {
-    Error::Backend { detail: e.to_string() }
+    backend_error!("{e}")
 }
 
 #[derive(Debug)]

@@ -72,7 +72,7 @@ impl ServerProcess {
             }
             std::thread::sleep(START_PAUSE);
         }
-        let gone = || Error::Backend { detail: format!("{program} could not be started") };
+        let gone = || backend_error!("{program} could not be started");
         let process = process.ok_or_else(gone)?;
         let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
         let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -93,8 +93,7 @@ impl ServerProcess {
             self.alive()?;
             std::thread::sleep(START_PAUSE);
         }
-        let detail = format!("{} runs but does not answer a minute after its start", self.name);
-        Err(Error::Backend { detail })
+        Err(backend_error!("{} runs but does not answer a minute after its start", self.name))
     }
 
     /// The process id.
@@ -134,9 +133,11 @@ impl ServerProcess {
             }
             std::thread::sleep(START_PAUSE);
         }
-        let detail =
-            format!("{} (process {}) still runs a minute after SIGKILL", self.name, self.process);
-        Err(Error::Backend { detail })
+        Err(backend_error!(
+            "{} (process {}) still runs a minute after SIGKILL",
+            self.name,
+            self.process
+        ))
     }
 
     /// Fails if the server has ended. The error says how, with the ends of its logs.
@@ -194,7 +195,7 @@ fn end_of(log: &Path) -> std::io::Result<String> {
 /// Fails if the run is to stop.
 fn check_stop(stop: Option<&'static AtomicBool>) -> Result<()> {
     if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-        return Err(Error::Backend { detail: STOPPED.to_owned() });
+        return Err(backend_error!("{STOPPED}"));
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ impl Target for WhiteDbTarget {
             schema.tables.iter().all(|table| table.parts.len() == 1 && table.tags.is_empty());
         let (key, lock) = address.split_once(' ').unwrap_or((address, "record"));
         if schema.tables.len() != 1 || !is_plain {
-            return Err(Error::BadArgument { detail: format!("whitedb: {PLAIN}: use micro") });
+            return Err(bad_argument!("whitedb: {PLAIN}: use micro"));
         }
         let pipes = Pipes::start(&["serve", key, lock])?;
         Ok(Box::new(WhiteDbConnection { pipes, values: Vec::new(), value: Vec::new() }))
@@ -133,7 +133,7 @@ impl Pipes {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|e| system("starting whitedb-node", &e))?;
         let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Error::Backend { detail: "whitedb-node has no pipes".to_owned() });
+            return Err(backend_error!("whitedb-node has no pipes"));
         };
         let (requests, replies) = (BufWriter::new(requests), BufReader::new(replies));
         Ok(Self { child, requests: Some(requests), replies })
@@ -150,9 +150,8 @@ impl Pipes {
     }
 
     fn count(&mut self, count: usize) -> Result<()> {
-        let count = u32::try_from(count).map_err(|_| Error::BadArgument {
-            detail: format!("a length of {count} is too large"),
-        })?;
+        let count =
+            u32::try_from(count).map_err(|_| bad_argument!("a length of {count} is too large"))?;
         self.send(&count.to_le_bytes())
     }
 
@@ -167,7 +166,7 @@ impl Pipes {
             u64::MAX => {
                 let mut detail = String::new();
                 self.replies.read_line(&mut detail).map_err(|e| gone(&e))?;
-                Err(Error::Backend { detail: detail.trim_end().to_owned() })
+                Err(backend_error!("{}", detail.trim_end().to_owned()))
             }
             number => Ok(number),
         }
@@ -261,9 +260,7 @@ impl StoreConnection for WhiteDbConnection {
 /// The path of the C program, next to this program. Compiles it if it is older than its source.
 fn built() -> Result<PathBuf> {
     if !HEADERS.iter().any(|h| Path::new(h).exists()) {
-        return Err(Error::BadArgument {
-            detail: format!("the WhiteDB library is not installed: {INSTALL}"),
-        });
+        return Err(bad_argument!("the WhiteDB library is not installed: {INSTALL}"));
     }
     let source = source()?;
     let own = own_program()?;
@@ -293,9 +290,7 @@ fn compile(source: &Path, program: &Path) -> Result<()> {
         .map_err(|e| system(&format!("starting cc for whitedb-node: {INSTALL}"), &e))?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::Backend {
-            detail: format!("cc could not build {}: {}", source.display(), errors.trim()),
-        });
+        return Err(backend_error!("cc could not build {}: {}", source.display(), errors.trim()));
     }
     fs::rename(&own, program).map_err(|e| system("installing whitedb-node", &e))
 }
@@ -308,11 +303,9 @@ fn source() -> Result<PathBuf> {
     let above = own.ancestors().map(|a| a.join(SOURCE));
     let built_from = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|a| a.join(SOURCE));
     named.into_iter().chain(above).chain(built_from).find(|p| p.exists()).ok_or_else(|| {
-        Error::BadArgument {
-            detail: format!(
-                "{SOURCE} does not exist: run from a checkout, or set {SOURCE_VARIABLE} to the \
+        bad_argument!(
+            "{SOURCE} does not exist: run from a checkout, or set {SOURCE_VARIABLE} to the \
                  folder verification/peers"
-            ),
-        }
+        )
     })
 }

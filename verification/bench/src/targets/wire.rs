@@ -64,12 +64,12 @@ pub(crate) fn connect(address: &str) -> Result<TimeoutSocket> {
     let socket = if let Some(path) = address.strip_prefix("unix:") {
         TimeoutSocket::unix(Path::new(path), REPLY_TIMEOUT)
     } else {
-        let parsed = address.parse().map_err(|_| Error::BadArgument {
-            detail: format!("{address:?} is not an address: give HOST:PORT or unix:PATH"),
+        let parsed = address.parse().map_err(|_| {
+            bad_argument!("{address:?} is not an address: give HOST:PORT or unix:PATH")
         })?;
         TimeoutSocket::tcp(parsed, REPLY_TIMEOUT)
     };
-    socket.map_err(|e| Error::Backend { detail: format!("connecting to {address}: {e}") })
+    socket.map_err(|e| backend_error!("connecting to {address}: {e}"))
 }
 
 impl Stream for TimeoutSocket {
@@ -201,8 +201,7 @@ impl<S: Stream> Wire<S> {
         self.held = 0;
         if self.is_lost {
             self.out.clear();
-            let detail = "the connection was closed after an error: connect again".to_owned();
-            return Err(Error::Backend { detail });
+            return Err(backend_error!("the connection was closed after an error: connect again"));
         }
         let out = std::mem::take(&mut self.out);
         let written = self.write(&out);
@@ -281,14 +280,14 @@ impl<S: Stream> Wire<S> {
     #[cold]
     pub(crate) fn invalid_reply(&mut self, what: &str) -> Error {
         self.is_lost = true;
-        Error::Backend { detail: format!("the server answered {what}") }
+        backend_error!("the server answered {what}")
     }
 
     /// Closes the stream after an error of the server.
     #[cold]
     pub(crate) fn refused(&mut self, text: &str) -> Error {
         self.is_lost = true;
-        Error::Backend { detail: text.chars().take(500).collect() }
+        backend_error!("{}", text.chars().take(500).collect::<String>())
     }
 
     #[cold]

@@ -11,13 +11,12 @@
 //! latencies of the classes (`--classes`).
 
 use super::support::contents::BYTES_MAX;
-use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::record_model::{ComparedRecords, Mutation, RecordForm, RecordModel};
 use super::support::share::{self, Share};
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema, TableSchema, TagRule};
 use crate::random::{RecordSequence, draw};
-use crate::result::RecordVerification;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 /// As the identities of a session: a temporary identity, an address, and the cell that many share.
 const TAGGED: TableSchema = TableSchema {
@@ -59,9 +58,9 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 200_000,
     classes: &["insert", "delete"],
-    paper_figures: &[],
     schema: StoreSchema { tables: &[TAGGED] },
-    caveats: &[],
+    is_pipelined: false,
+    ..WorkloadSpec::DEFAULT
 };
 
 fn is_tagged(parameters: &Parameters) -> bool {
@@ -87,10 +86,6 @@ impl WorkloadKind for Churn {
 
     fn requirements(&self, parameters: &Parameters) -> Requirements {
         Requirements { unique_tag: is_tagged(parameters), ..Requirements::default() }
-    }
-
-    fn is_pipelined(&self) -> bool {
-        false
     }
 
     fn new_client(&self, parameters: &Parameters, part: ClientPart) -> Result<Box<dyn Workload>> {
@@ -151,12 +146,7 @@ struct Client {
 impl Client {
     fn fresh(&mut self, store: &mut Connection<'_>, next: u64, tally: &mut Tally) -> Result<()> {
         if next >= self.count {
-            let detail = format!(
-                "all {} records of this client are inserted: give more --records, or fewer --ops \
-                 and --rounds",
-                self.count
-            );
-            return Err(Error::BadArgument { detail });
+            return Err(share::all_inserted(self.count));
         }
         self.next_fresh = Some(next + 1);
         tally.count(INSERT);
@@ -194,56 +184,24 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.resolve_unanswered(store)
-    }
-
-    fn verify(
-        &mut self,
-        store: &mut Connection<'_>,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<RecordVerification> {
-        self.model.verify(store, done)
+    fn model(&mut self) -> Option<&mut dyn ComparedRecords> {
+        Some(&mut self.model)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::StoreAccess as _;
-    use crate::access::TableId;
+    use crate::access::{StoreAccess as _, TableId};
     use crate::targets::region::RegionConnection;
-    use nearstate_store::{CreateOptions, Region};
-
-    /// Runs `steps` operations; returns how many records were wrong afterwards.
-    fn wrong_after(
-        variant: &str,
-        steps: usize,
-        spoil: impl FnOnce(&mut RegionConnection),
-    ) -> Result<u64> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("region");
-        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-        let _region = Region::create(&path, &options).unwrap();
-        let parameters =
-            Parameters { records: 40, variant: variant.to_owned(), ..Parameters::default() };
-        let schema = Churn.schema(&parameters);
-        let mut store = RegionConnection::open(path.to_str().unwrap(), &schema).unwrap();
-        let mut client = Churn.client(&parameters, 0, 1).unwrap();
-        client.load(&mut store, &mut |_| ()).unwrap();
-        for _ in 0..steps {
-            client.step(&mut store, 1, &mut Tally::default())?;
-        }
-        spoil(&mut store);
-        Ok(client.verify(&mut store, &mut |_| ()).unwrap().wrong)
-    }
+    use crate::workloads::support::test_region::wrong_after;
 
     #[test]
     fn a_region_keeps_the_records_that_come_and_go() {
         for (variant, _) in VARIANTS {
-            assert_eq!(wrong_after(variant, 40, |_| ()).unwrap(), 0, "{variant}");
+            assert_eq!(wrong_after(&Churn, (variant, 1), 40, |_| ()).unwrap(), 0, "{variant}");
         }
-        let refused = wrong_after("tagged-fresh", 41, |_| ()).unwrap_err().to_string();
+        let refused = wrong_after(&Churn, ("tagged-fresh", 1), 41, |_| ()).unwrap_err().to_string();
         assert!(refused.contains("--records"), "{refused}");
     }
 
@@ -252,6 +210,6 @@ mod tests {
         let delete = |store: &mut RegionConnection| {
             assert!(store.delete(TableId(0), b"imsi-000000000000003", &[]).unwrap());
         };
-        assert_eq!(wrong_after("tagged-fresh", 40, delete).unwrap(), 1);
+        assert_eq!(wrong_after(&Churn, ("tagged-fresh", 1), 40, delete).unwrap(), 1);
     }
 }

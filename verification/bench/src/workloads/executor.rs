@@ -5,11 +5,10 @@
 
 use super::support::share;
 use super::{ClientPart, Parameters, Tally, Workload, WorkloadKind, WorkloadSpec};
-use crate::access::{Connection, StoreSchema};
+use crate::access::Connection;
 use crate::cpus;
 use crate::reaper::system;
-use crate::result::RecordVerification;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{
     Executor, ExecutorConfig, Inbox, InboxSender, SpinPolicy, TaskClass, TaskEvent, inbox, timeout,
@@ -65,9 +64,8 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 512,
     classes: &["operation"],
-    paper_figures: &[],
-    schema: StoreSchema { tables: &[] },
-    caveats: &[],
+    is_pipelined: false,
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for ExecutorCosts {
@@ -81,10 +79,6 @@ impl WorkloadKind for ExecutorCosts {
 
     fn size(&self, _: &Parameters) -> (u64, u64) {
         (0, 0)
-    }
-
-    fn is_pipelined(&self) -> bool {
-        false
     }
 
     fn block_ops(&self, parameters: &Parameters) -> u64 {
@@ -120,14 +114,6 @@ impl Workload for Client {
         (self.measure)(count as u64)?;
         tally.count_many(0, count as u64);
         Ok(())
-    }
-
-    fn verify(
-        &mut self,
-        _: &mut Connection<'_>,
-        _: &mut dyn FnMut(u64),
-    ) -> Result<RecordVerification> {
-        Ok(RecordVerification::default())
     }
 }
 
@@ -254,7 +240,7 @@ fn round_trips(spin: SpinPolicy, ops: u64) -> Result<()> {
     let first = there.send(());
     debug_assert!(first.is_ok(), "the queue is empty");
     exchange(spin, there, here, ops)?;
-    let failed = |_| Error::Backend { detail: "the other thread has panicked".to_owned() };
+    let failed = |_| backend_error!("the other thread has panicked");
     other.join().map_err(failed)?
 }
 

@@ -7,12 +7,11 @@
 //! | `idle` | sleeps a millisecond per operation; its connection is idle | the same |
 
 use super::support::contents::BYTES_MAX;
-use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::record_model::{ComparedRecords, Mutation, RecordForm, RecordModel};
 use super::support::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableId, TableSchema};
 use crate::random::{RecordSequence, draw};
-use crate::result::RecordVerification;
 use nearstate_model::Result;
 use std::time::Duration;
 
@@ -58,9 +57,8 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 100_000,
     classes: &["get", "set", "scan", "idle"],
-    paper_figures: &[],
     schema: StoreSchema { tables: &[TABLE] },
-    caveats: &[],
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for Kv {
@@ -145,15 +143,7 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.resolve_unanswered(store)
-    }
-
-    fn verify(
-        &mut self,
-        store: &mut Connection<'_>,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<RecordVerification> {
-        self.model.verify(store, done)
+    fn model(&mut self) -> Option<&mut dyn ComparedRecords> {
+        Some(&mut self.model)
     }
 }

@@ -33,7 +33,7 @@ use crate::access::{
 use crate::operations::{BlockOutcome, KEY_BYTES, KeyBlock, Operation, RecordKey, touch};
 use crate::random::draw;
 use crate::result::RecordVerification;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::ops::Range;
 
 /// Operations of a block: the two clock readings around it are below a hundredth of its time.
@@ -141,9 +141,9 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 100_000,
     classes: &["operation"],
-    paper_figures: &[],
     schema: StoreSchema { tables: &[TABLE] },
-    caveats: &[],
+    is_pipelined: false,
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for Micro {
@@ -153,10 +153,6 @@ impl WorkloadKind for Micro {
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
         (parameters.records, share::value_bytes(parameters) + KEY_BYTES as u64)
-    }
-
-    fn is_pipelined(&self) -> bool {
-        false
     }
 
     fn block_ops(&self, parameters: &Parameters) -> u64 {
@@ -401,12 +397,7 @@ impl Client {
     /// Inserts the next keys; each is inserted once in a run.
     fn insert(&mut self, store: &mut Connection<'_>, count: usize) -> Result<u64> {
         if self.at + count > self.keys.len() {
-            let detail = format!(
-                "all {} records of this client are inserted: give more --records, or fewer --ops \
-                 and --rounds",
-                self.keys.len()
-            );
-            return Err(Error::BadArgument { detail });
+            return Err(share::all_inserted(self.keys.len() as u64));
         }
         self.block(store, Operation::Put, count)
     }
@@ -520,11 +511,8 @@ impl Workload for Client {
                 }
             })?;
             for (record, is_right) in some.iter().zip(right) {
-                if is_right {
-                    verdict.right(true);
-                } else {
-                    verdict.wrong(|| format!("record {record} does not have its value"));
-                }
+                let example = || format!("record {record} does not have its value");
+                verdict.count(is_right, true, example);
             }
             done(some.len() as u64);
         }

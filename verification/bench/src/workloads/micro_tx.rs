@@ -3,14 +3,14 @@
 //!
 //! The variant is the number of objects: 1, 5, 10 or 20.
 
-use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::record_model::{ComparedRecords, Mutation, RecordForm, RecordModel};
 use super::support::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, StoreSchema, TableSchema};
 use crate::random::{AccessDistribution, RecordSequence, draw, top_share};
-use crate::result::{Check, RecordVerification};
+use crate::result::Check;
 use crate::stat::as_f64;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 const OBJECT_BYTES: usize = 150;
 
@@ -53,6 +53,8 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         "paper 4 replicates each transaction to all nodes, and counts those of all nodes; here \
              is one copy",
     ],
+    is_pipelined: false,
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for MicroTx {
@@ -64,10 +66,6 @@ impl WorkloadKind for MicroTx {
         (parameters.records, OBJECT_BYTES as u64)
     }
 
-    fn is_pipelined(&self) -> bool {
-        false
-    }
-
     fn requirements(&self, _: &Parameters) -> Requirements {
         Requirements { transaction: true, ..Requirements::default() }
     }
@@ -76,9 +74,10 @@ impl WorkloadKind for MicroTx {
         let objects = OBJECTS.get(part.variant).copied().unwrap_or(1);
         let share = part.share;
         if share.count < objects as u64 {
-            return Err(Error::BadArgument {
-                detail: format!("a transaction of {objects} objects, and {} records", share.count),
-            });
+            return Err(bad_argument!(
+                "a transaction of {objects} objects, and {} records",
+                share.count
+            ));
         }
         let seed = draw(parameters.seed, share.first, 1);
         let top = (parameters.spread == AccessDistribution::Zipfian).then_some(0);
@@ -149,16 +148,8 @@ impl Workload for Client {
         Ok(())
     }
 
-    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.resolve_unanswered(store)
-    }
-
-    fn verify(
-        &mut self,
-        store: &mut Connection<'_>,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<RecordVerification> {
-        self.model.verify(store, done)
+    fn model(&mut self) -> Option<&mut dyn ComparedRecords> {
+        Some(&mut self.model)
     }
 
     fn checks(&self) -> Vec<Check> {

@@ -21,7 +21,7 @@
 //! security, pdn, bearers, timers, status    6, 10, 10, 2, 6: what an update changes
 //! ```
 
-use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::record_model::{ComparedRecords, Mutation, RecordForm, RecordModel};
 use super::support::share::{self, Share};
 use super::{
     ClientPart, PaperFigureSpec, Parameters, Requirements, Tally, Workload, WorkloadKind,
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{self, Distributions as _, RecordSequence, Rng, draw};
-use crate::result::{Check, RecordVerification};
+use crate::result::Check;
 use crate::stat::as_f64;
 use nearstate_model::Result;
 
@@ -102,6 +102,7 @@ const INSERT: WorkloadSpec = WorkloadSpec {
     caveats: &[
         "paper 3 keeps a hot replica of each object and index on other machines; here is one copy",
     ],
+    ..WorkloadSpec::DEFAULT
 };
 
 const UPDATE: WorkloadSpec = WorkloadSpec {
@@ -297,16 +298,8 @@ impl Workload for Client {
         self.model.write(store, &self.mutations, tally)
     }
 
-    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.resolve_unanswered(store)
-    }
-
-    fn verify(
-        &mut self,
-        store: &mut Connection<'_>,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<RecordVerification> {
-        self.model.verify(store, done)
+    fn model(&mut self) -> Option<&mut dyn ComparedRecords> {
+        Some(&mut self.model)
     }
 
     fn checks(&self) -> Vec<Check> {

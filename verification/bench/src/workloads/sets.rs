@@ -5,7 +5,7 @@ use super::support::share::{self, Share};
 use super::{
     ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec, wrong_answer,
 };
-use crate::access::{Connection, StoreSchema};
+use crate::access::Connection;
 use crate::result::RecordVerification;
 use nearstate_model::Result;
 
@@ -25,9 +25,8 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 20_000,
     classes: &["add"],
-    paper_figures: &[],
-    schema: StoreSchema { tables: &[] },
-    caveats: &[],
+    is_pipelined: false,
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for Sets {
@@ -37,10 +36,6 @@ impl WorkloadKind for Sets {
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
         (parameters.records, DIGITS as u64)
-    }
-
-    fn is_pipelined(&self) -> bool {
-        false
     }
 
     fn requirements(&self, _: &Parameters) -> Requirements {
@@ -130,11 +125,9 @@ impl Workload for Client {
         let sets = self.added.div_ceil(self.share.count);
         for set in 0..sets {
             let count = (self.added - set * self.share.count).min(self.share.count);
-            if store.is_null() || self.has_first(store, set, count)? {
-                verdict.right(true);
-            } else {
-                verdict.wrong(|| format!("set {set} has not its first {count} members alone"));
-            }
+            let is_right = store.is_null() || self.has_first(store, set, count)?;
+            let example = || format!("set {set} has not its first {count} members alone");
+            verdict.count(is_right, true, example);
             done(1);
         }
         Ok(verdict)

@@ -13,12 +13,12 @@
 //! `keyed` is for stores without indexes. Our choice, because the paper leaves it open: the parts
 //! of a session and their sizes (448 bytes together), and that half of the sessions exist.
 
-use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::record_model::{ComparedRecords, Mutation, RecordForm, RecordModel};
 use super::support::share;
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, StoreSchema, TableSchema, TagRule};
 use crate::random::{RecordSequence, draw};
-use crate::result::{Check, RecordVerification};
+use crate::result::Check;
 use nearstate_model::Result;
 
 /// Parts of a session.
@@ -95,6 +95,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     caveats: &[
         "paper 4 counts requests of a whole gateway with its protocol; here is its state alone",
     ],
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for SgwSession {
@@ -212,16 +213,8 @@ impl Workload for Client {
         self.model.write(store, &self.mutations, tally)
     }
 
-    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        self.model.resolve_unanswered(store)
-    }
-
-    fn verify(
-        &mut self,
-        store: &mut Connection<'_>,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<RecordVerification> {
-        self.model.verify(store, done)
+    fn model(&mut self) -> Option<&mut dyn ComparedRecords> {
+        Some(&mut self.model)
     }
 
     fn checks(&self) -> Vec<Check> {

@@ -6,3 +6,5 @@ pub mod batch;
 pub mod contents;
 pub(super) mod identity;
 pub mod share;
+#[cfg(test)]
+pub(super) mod test_region;

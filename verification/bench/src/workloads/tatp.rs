@@ -70,7 +70,6 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         "insert-call-forwarding",
         "delete-call-forwarding",
     ],
-    paper_figures: &[],
     schema: StoreSchema { tables: &[SUBSCRIBER, ACCESS_INFO, SPECIAL_FACILITY, CALL_FORWARDING] },
     caveats: &[
         "TATP: subscribers are drawn by its own rule, whatever --spread says, from those of \
@@ -78,6 +77,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
              succeeds in up to 15.8 % instead of 14.8 % of all cases (23.9 % are published, which \
              its own rules do not give)",
     ],
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for Tatp {

@@ -107,9 +107,9 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     variants: &VARIANTS,
     records: 100_000,
     classes: &["operation", "after a conflict"],
-    paper_figures: &[],
     schema: StoreSchema { tables: &[TABLE] },
-    caveats: &[],
+    is_pipelined: false,
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for TxnWorkload {
@@ -122,10 +122,6 @@ impl WorkloadKind for TxnWorkload {
             Operation::Contend(records) => (records as u64, (SLOTS * COUNT_BYTES) as u64),
             _ => (parameters.records, CONTEXT_BYTES as u64),
         }
-    }
-
-    fn is_pipelined(&self) -> bool {
-        false
     }
 
     fn requirements(&self, parameters: &Parameters) -> Requirements {
@@ -451,11 +447,7 @@ impl Workload for Client {
     ) -> Result<RecordVerification> {
         let mut verdict = RecordVerification::default();
         let mut hold = |is_right: bool, what: String| {
-            if is_right {
-                verdict.right(true);
-            } else {
-                verdict.wrong(|| what);
-            }
+            verdict.count(is_right, true, || what);
             done(1);
         };
         let (client, clients) = self.numbers;
@@ -492,50 +484,23 @@ mod tests {
     use super::*;
     use crate::access::StoreConnection as _;
     use crate::targets::region::RegionConnection;
-    use nearstate_store::{CreateOptions, Region};
+    use crate::workloads::support::test_region::wrong_after;
 
-    /// Two clients run `steps` operations each in turn; returns what verifying found wrong.
-    fn wrong_after(variant: &str, steps: usize, spoil: impl FnOnce(&mut RegionConnection)) -> u64 {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("region");
-        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-        let _region = Region::create(&path, &options).unwrap();
-        let parameters =
-            Parameters { records: 40, variant: variant.to_owned(), ..Parameters::default() };
-        let schema = TxnWorkload.schema(&parameters);
-        let mut clients = Vec::new();
-        for client in 0..2 {
-            let connection = RegionConnection::open(path.to_str().unwrap(), &schema).unwrap();
-            clients.push((TxnWorkload.client(&parameters, client, 2).unwrap(), connection));
-        }
-        for (workload, connection) in &mut clients {
-            workload.load(connection, &mut |_| ()).unwrap();
-        }
-        for _ in 0..steps {
-            for (workload, connection) in &mut clients {
-                workload.step(connection, 1, &mut Tally::default()).unwrap();
-            }
-        }
-        spoil(&mut clients[0].1);
-        let verdicts = clients.iter_mut().map(|(workload, connection)| {
-            let verdict = workload.verify(connection, &mut |_| ()).unwrap();
-            assert!(verdict.records > 0, "{variant}");
-            verdict.wrong
-        });
-        verdicts.sum()
+    fn wrong_of_two(variant: &str, steps: usize, spoil: impl FnOnce(&mut RegionConnection)) -> u64 {
+        wrong_after(&TxnWorkload, (variant, 2), steps, spoil).unwrap()
     }
 
     #[test]
     fn a_region_keeps_the_changes_of_every_variant() {
         for (variant, _) in VARIANTS {
-            assert_eq!(wrong_after(variant, 300, |_| ()), 0, "{variant}");
+            assert_eq!(wrong_of_two(variant, 300, |_| ()), 0, "{variant}");
         }
     }
 
     #[test]
     fn a_record_that_lost_its_changes_is_found() {
         for (variant, key) in [("update", 3_u64.to_be_bytes()), ("contention", shared_key(0))] {
-            let wrong = wrong_after(variant, 50, |connection| {
+            let wrong = wrong_of_two(variant, 50, |connection| {
                 let (value, parts) = ([0; CONTEXT_BYTES], 0);
                 let parts = [(parts, value.as_slice())];
                 let entry = RecordEntry::new(&key, &parts);
@@ -544,6 +509,6 @@ mod tests {
             assert!(wrong > 0, "{variant}");
         }
         let add = |connection: &mut RegionConnection| connection.add(b"shared", 1).unwrap();
-        assert_eq!(wrong_after("counter", 5, add), 2);
+        assert_eq!(wrong_of_two("counter", 5, add), 2);
     }
 }

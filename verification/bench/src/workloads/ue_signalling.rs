@@ -139,7 +139,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         ),
     ],
     schema: WHOLE,
-    caveats: &[],
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for UeSignalling {
@@ -422,7 +422,7 @@ impl Workload for Client {
                 if mode == TransferMode::Tagged {
                     tagging.fill(context);
                 }
-                let entry = RecordEntry { key, parts, tags: tagging.tags(), tags_before: &[] };
+                let entry = RecordEntry::tagged(key, parts, tagging.tags());
                 requests.push(Request::Put { table: CONTEXTS, entry });
             }
             store.pipeline(&requests, &mut |_, _| {})?;

@@ -15,7 +15,7 @@
 //! oldest record once a client has twice its initial number of records; and keys are scattered by
 //! an invertible multiplication, so that the results of a scan can be compared with the model.
 
-use super::support::record_model::{Mutation, RecordForm, RecordModel};
+use super::support::record_model::{ComparedRecords as _, Mutation, RecordForm, RecordModel};
 use super::support::share::{self, Share};
 use super::{ClientPart, Parameters, Requirements, Tally, Workload, WorkloadKind, WorkloadSpec};
 use crate::access::{Connection, PartSet, ScanRange, StoreSchema, TableId, TableSchema};
@@ -115,9 +115,8 @@ static SPEC: WorkloadSpec = WorkloadSpec {
     ],
     records: 100_000,
     classes: &CLASSES,
-    paper_figures: &[],
     schema: StoreSchema { tables: &[FIELDED] },
-    caveats: &[],
+    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for Ycsb {

@@ -1,20 +1,20 @@
 //! What the writers were told that it is replicated, compared with the records.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use nearstate_store::{Namespace, Session};
 
-use super::shared_files::{SLOTS, acknowledged_file, count_key, slot_key, slot_number};
+use super::shared_files::{
+    AppendedLines, SLOTS, acknowledged_file, count_key, slot_key, slot_number,
+};
 
 /// The last replicated transaction of each record of a writer.
 #[derive(Debug, Default)]
 pub(super) struct AcknowledgedNumbers {
     /// By host and record.
     last: BTreeMap<(u16, u64), u64>,
-    /// How much of each writer's file was read.
-    read: BTreeMap<u16, u64>,
+    lines: AppendedLines,
     /// Replicated transactions so far.
     pub(super) count: u64,
 }
@@ -22,20 +22,8 @@ pub(super) struct AcknowledgedNumbers {
 impl AcknowledgedNumbers {
     /// Reads what a writer has noted since the last call.
     pub(super) fn read(&mut self, folder: &Path, host: u16) -> Result<(), String> {
-        let path = acknowledged_file(folder, host);
-        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-        let Ok(mut file) = std::fs::File::open(&path) else { return Ok(()) };
-        let from = self.read.entry(host).or_default();
-        file.seek(SeekFrom::Start(*from)).map_err(failed)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
-        for line in text.split_inclusive('\n') {
-            // A writer that was killed has left a part of a line: it was not told.
-            *from += line.len() as u64;
-            let number = line.strip_suffix(" .\n").and_then(|text| text.parse::<u64>().ok());
-            let Some(number) = number else {
-                continue;
-            };
+        for line in self.lines.next(acknowledged_file(folder, host))? {
+            let Ok(number) = line.parse::<u64>() else { continue };
             self.count += 1;
             let last = self.last.entry((host, number % SLOTS)).or_default();
             *last = number.max(*last);

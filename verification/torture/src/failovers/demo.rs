@@ -4,15 +4,14 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nearstate_local_cluster::{
-    ClusterOptions, CopyView, HOSTS, LocalCluster, NetworkKind, wait_until,
-};
-use nearstate_store::{Error, Kind, Region, Schema, Session};
+use nearstate_local_cluster::{ClusterOptions, CopyView, HOSTS, LocalCluster, NetworkKind};
+use nearstate_store::{Kind, Session};
 
 use super::digest;
-use super::signalling::{self, CONTEXTS, JournalReader, ReleasedProcedure};
+use super::shared_files::{AppendedLines, create_logged};
+use super::signalling::{self, CONTEXTS, ReleasedProcedure, released};
 use crate::clock::now_ns;
-use crate::region_access::create_folder;
+use crate::region_access::{create_folder, open_session};
 use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 
 /// The size of the regions.
@@ -88,7 +87,7 @@ struct Demo<'d> {
     starter: &'d ChildCommand,
     cluster: LocalCluster,
     signalling: [Option<ChildProcess>; HOSTS],
-    journals: JournalReader,
+    lines: AppendedLines,
     result: DemoResult,
     observe: &'d mut dyn FnMut(&DemoMoment),
 }
@@ -115,7 +114,7 @@ pub fn run(
         starter,
         cluster,
         signalling: [const { None }; HOSTS],
-        journals: JournalReader::default(),
+        lines: AppendedLines::default(),
         result: DemoResult { begin: now_ns(), ..DemoResult::default() },
         observe,
     };
@@ -131,7 +130,7 @@ pub fn run(
 impl Demo<'_> {
     fn all(&mut self) -> Result<(), String> {
         let (owner, _) = self.cluster.wait_all_full()?;
-        self.create_namespace(owner)?;
+        create_logged(&self.session(owner)?, CONTEXTS, Kind::Blocks, JOIN_MAX)?;
         let name = |host| self.cluster.name(host).to_owned();
         let old = name(owner);
         for host in 0..HOSTS {
@@ -171,18 +170,7 @@ impl Demo<'_> {
     }
 
     fn session(&self, host: usize) -> Result<Session, String> {
-        let region = Region::attach(&self.cluster.region(host));
-        region.and_then(|region| region.session()).map_err(|error| error.to_string())
-    }
-
-    fn create_namespace(&self, owner: usize) -> Result<(), String> {
-        let failed = |error: Error| error.to_string();
-        let session = self.session(owner)?;
-        let schema = Schema { kind: Kind::Blocks, ..Schema::default() };
-        let namespace = session.namespace(CONTEXTS, &schema).map_err(failed)?;
-        wait_until("the namespace is logged", JOIN_MAX, || {
-            session.is_logged(namespace).map_err(failed)
-        })
+        open_session(&self.cluster.region(host))
     }
 
     fn start_signalling(&mut self, host: usize) -> Result<(), String> {
@@ -207,7 +195,7 @@ impl Demo<'_> {
         self.signalling.iter_mut().flatten().try_for_each(ChildProcess::check_running)?;
         let mut procedures = Vec::new();
         for host in 0..HOSTS {
-            self.journals.next(&self.options.folder, host, &mut procedures)?;
+            procedures.extend(released(&mut self.lines, &self.options.folder, host)?);
         }
         let copies = (0..HOSTS).map(|host| {
             // A node that is stopped would hold up the view.
@@ -257,12 +245,8 @@ impl Demo<'_> {
         self.result.gap_us = gap_us(&self.result.procedures, old);
         self.result.contexts = signalling::check(&self.session(owner)?, &self.result.procedures)?;
         let regions: Vec<_> = (0..HOSTS).map(|host| self.cluster.region(host)).collect();
-        let mut digests = Vec::new();
-        wait_until("all copies are equal", JOIN_MAX, || {
-            let found = regions.iter().map(|region| digest::of(region));
-            digests = found.collect::<Result<Vec<_>, _>>()?;
-            Ok(digests.iter().all(|digest| Some(digest) == digests.first()))
-        })?;
+        let (waited, digests) = digest::wait_equal(&regions, JOIN_MAX);
+        waited?;
         self.result.records = digests.first().map_or(0, digest::CopyDigest::len);
         let events = |host| (self.cluster.name(host).to_owned(), self.cluster.events(host));
         self.result.node_events = (0..HOSTS).map(events).collect();

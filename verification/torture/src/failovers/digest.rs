@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use nearstate_store::Region;
+use nearstate_local_cluster::wait_until;
+
+use crate::error_context::ErrorContext as _;
+use crate::region_access::open_session;
 
 /// Differences that an error shows.
 const SHOWN_MAX: usize = 5;
@@ -29,9 +33,9 @@ pub(super) fn differences(one: &CopyDigest, other: &CopyDigest) -> Vec<String> {
 }
 
 /// The digest of all namespaces of a copy that a log has.
-pub(super) fn of(region: &Path) -> Result<CopyDigest, String> {
+fn of(region: &Path) -> Result<CopyDigest, String> {
     let failed = |error: nearstate_store::Error| format!("{}: {error}", region.display());
-    let session = Region::attach(region).and_then(|region| region.session()).map_err(failed)?;
+    let session = open_session(region).context(region.display())?;
     let mut all = CopyDigest::new();
     for (name, namespace) in session.namespaces().map_err(failed)? {
         let is_logged = session.is_logged(namespace).map_err(failed)?;
@@ -49,4 +53,17 @@ pub(super) fn of(region: &Path) -> Result<CopyDigest, String> {
         }
     }
     Ok(all)
+}
+
+/// Waits until all copies are equal. Returns their digests, also if they are not.
+pub(super) fn wait_equal(
+    regions: &[PathBuf],
+    wait_max: Duration,
+) -> (Result<(), String>, Vec<CopyDigest>) {
+    let mut digests = Vec::new();
+    let waited = wait_until("all copies are equal", wait_max, || {
+        digests = regions.iter().map(|region| of(region)).collect::<Result<_, _>>()?;
+        Ok(digests.iter().all(|digest| Some(digest) == digests.first()))
+    });
+    (waited, digests)
 }

@@ -64,51 +64,23 @@ impl ClusterFault {
 
     /// True if another host must own the partition afterwards.
     pub const fn moves_the_owner(self) -> bool {
-        match self {
-            Self::HostLost
-            | Self::NodeKilled
-            | Self::OwnerMute
-            | Self::OwnerDeaf
-            | Self::DiskFullThenKilled
-            | Self::WriterStopped => true,
-            Self::NodeRestarted
-            | Self::NodeStopped
-            | Self::MemberDiskFull
-            | Self::MemberLost
-            | Self::WriterKilled => false,
-        }
+        self.loses_the_owner() || matches!(self, Self::OwnerMute | Self::OwnerDeaf)
     }
 
     /// True if the owner's process is gone.
     pub const fn loses_the_owner(self) -> bool {
-        match self {
-            Self::HostLost | Self::NodeKilled | Self::DiskFullThenKilled | Self::WriterStopped => {
-                true
-            }
-            Self::OwnerMute
-            | Self::OwnerDeaf
-            | Self::NodeRestarted
-            | Self::NodeStopped
-            | Self::MemberDiskFull
-            | Self::MemberLost
-            | Self::WriterKilled => false,
-        }
+        matches!(
+            self,
+            Self::HostLost | Self::NodeKilled | Self::DiskFullThenKilled | Self::WriterStopped
+        )
     }
 
     /// True if it needs links or disks of the hosts' own.
     pub const fn needs_namespaces(self) -> bool {
-        match self {
-            Self::OwnerMute | Self::OwnerDeaf | Self::DiskFullThenKilled | Self::MemberDiskFull => {
-                true
-            }
-            Self::HostLost
-            | Self::NodeKilled
-            | Self::NodeRestarted
-            | Self::NodeStopped
-            | Self::MemberLost
-            | Self::WriterKilled
-            | Self::WriterStopped => false,
-        }
+        matches!(
+            self,
+            Self::OwnerMute | Self::OwnerDeaf | Self::DiskFullThenKilled | Self::MemberDiskFull
+        )
     }
 
     /// The next fault. The first one is the loss of the owner's host.

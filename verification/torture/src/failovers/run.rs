@@ -6,22 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nearstate_local_cluster::{ClusterOptions, HOSTS, LocalCluster, NetworkKind, wait_until};
-use nearstate_store::{Error, Kind, Namespace, OwnerLease, ReceiptState, Region, Schema, Session};
+use nearstate_store::{Error, Kind, Namespace, OwnerLease, ReceiptState, Session};
 
 use super::acknowledged::AcknowledgedNumbers;
 use super::client::{ClientRecord, ReplyTime, RoundClient, RoundReplies};
 use super::digest;
 use super::fault::ClusterFault;
 use super::shared_files::{
-    HISTORY, LOAD, history_file, history_key, number_in, round_file, seen_file,
+    HISTORY, LOAD, create_logged, history_file, history_key, number_in, round_file, seen_file,
 };
 use super::totals::FailoverTotals;
 use super::writer::value_of;
 use crate::clock::now_ns;
+use crate::error_context::ErrorContext as _;
 use crate::histories::checker::{CheckerVerdict, HistoryChecker};
 use crate::histories::history::{History, HistoryOp};
 use crate::histories::model::HistoryModel;
-use crate::region_access::create_folder;
+use crate::region_access::{create_folder, open_session};
 use crate::rng::{Rng, seeded};
 use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 
@@ -118,7 +119,7 @@ pub fn run(
         format!("{error}\n(round {round} of seed {seed}; files: {})", options.folder.display())
     })?;
     let folder = &options.folder;
-    std::fs::remove_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    std::fs::remove_dir_all(folder).context(folder.display())?;
     Ok(totals)
 }
 
@@ -151,22 +152,14 @@ impl FailoverRun<'_> {
     fn create_namespaces(&mut self) -> Result<(), String> {
         let (owner, _) = self.cluster.wait_all_full()?;
         let session = self.session(owner)?;
-        let schema = Schema { kind: Kind::Value, ..Schema::default() };
         for name in [HISTORY, LOAD] {
-            let failed = |error: Error| format!("namespace {name}: {error}");
-            let namespace = session.namespace(name, &schema).map_err(failed)?;
-            wait_until("the namespace is logged", PAUSE_MAX, || {
-                session.is_logged(namespace).map_err(failed)
-            })?;
+            create_logged(&session, name, Kind::Value, PAUSE_MAX)?;
         }
         Ok(())
     }
 
     fn session(&self, host: usize) -> Result<Session, String> {
-        let region = self.cluster.region(host);
-        Region::attach(&region)
-            .and_then(|region| region.session())
-            .map_err(|error| format!("{}: {error}", region.display()))
+        open_session(&self.cluster.region(host))
     }
 
     fn start_writers(&mut self) -> Result<(), String> {
@@ -200,7 +193,7 @@ impl FailoverRun<'_> {
         let part = file.with_extension("part");
         std::fs::write(&part, round.to_string())
             .and_then(|()| std::fs::rename(&part, &file))
-            .map_err(|error| format!("{}: {error}", file.display()))
+            .context(file.display())
     }
 
     fn round(&mut self) -> Result<(), String> {
@@ -302,7 +295,7 @@ impl FailoverRun<'_> {
         let Some(writer) = self.writers.get_mut(host).and_then(Option::as_mut) else {
             return Ok(false);
         };
-        let ended = writer.process.try_wait().map_err(|error| format!("wait: {error}"))?;
+        let ended = writer.process.try_wait().context("wait")?;
         let signal = ended.and_then(|status| status.signal());
         Ok(signal == Some(nix::sys::signal::Signal::SIGKILL as i32))
     }
@@ -310,8 +303,7 @@ impl FailoverRun<'_> {
     fn signal_writer(&self, host: usize, signal: nix::sys::signal::Signal) -> Result<(), String> {
         let Some(writer) = self.writers.get(host).and_then(Option::as_ref) else { return Ok(()) };
         let id = i32::try_from(writer.process.id()).map_err(|error| error.to_string())?;
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), signal)
-            .map_err(|error| format!("{signal}: {error}"))
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), signal).context(signal)
     }
 
     /// Makes something fail. Returns when clients are to be served again, if that is later.
@@ -451,12 +443,7 @@ impl FailoverRun<'_> {
     /// All copies have the same records, with the same versions.
     fn check_copies(&mut self) -> Result<(), String> {
         let regions: Vec<_> = (0..HOSTS).map(|host| self.cluster.region(host)).collect();
-        let mut found = Vec::new();
-        let waited = wait_until("all copies are equal", EQUAL_MAX, || {
-            let digests = regions.iter().map(|region| digest::of(region));
-            found = digests.collect::<Result<Vec<_>, _>>()?;
-            Ok(found.iter().all(|digest| Some(digest) == found.first()))
-        });
+        let (waited, found) = digest::wait_equal(&regions, EQUAL_MAX);
         self.totals.copies_compared += HOSTS as u64;
         let [one, rest @ ..] = found.as_slice() else { return waited };
         let differences: Vec<_> =
@@ -509,8 +496,8 @@ impl FailoverRun<'_> {
         let (call, round) = (now_ns(), self.round);
         let mut reads = Vec::new();
         for key in 0..HistoryModel::Registers.keys() {
-            let view = session.get(namespace, history_key(round, key).as_bytes());
-            let view = view.map_err(failed)?;
+            let view =
+                session.get(namespace, history_key(round, key).as_bytes()).map_err(failed)?;
             reads.push((key, value_of(view.as_ref().map(nearstate_store::View::bytes))));
         }
         let receipt = session.receipt_of_all().map_err(failed)?;

@@ -12,6 +12,7 @@ use nearstate_resp_client::{RespClient, RespReply, TimeoutSocket};
 use serde::Serialize;
 
 use crate::clock::now_ns;
+use crate::error_context::ErrorContext as _;
 use crate::times::Times;
 
 /// Redis servers, and as many Sentinels.
@@ -112,7 +113,7 @@ struct SentinelGroup {
 impl SentinelGroup {
     fn start(options: &SentinelOptions) -> Result<Self, String> {
         let folder = options.folder.clone();
-        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        fs::create_dir_all(&folder).context(folder.display())?;
         let ports = ports()?;
         let (servers, sentinels) = ports.split_at(SERVERS);
         let mut group = Self { folder, servers: Vec::new(), sentinels: Vec::new() };
@@ -133,15 +134,7 @@ impl SentinelGroup {
     }
 
     fn start_server(&self, port: u16, primary: Option<u16>) -> Result<HostProcess, String> {
-        let (port, folder) = (port.to_string(), self.folder.to_string_lossy().into_owned());
-        let primary = primary.map(|primary| primary.to_string());
-        let mut words = vec!["redis-server", "--bind", "127.0.0.1", "--port", &port];
-        words.extend(["--save", "", "--appendonly", "no", "--dir", &folder]);
-        words.extend(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
-        if let Some(primary) = &primary {
-            words.extend(["--replicaof", "127.0.0.1", primary]);
-        }
-        HostProcess::start(&[], &words, &self.folder.join("log"))
+        HostProcess::redis("redis-server", port, primary, &self.folder)
     }
 
     fn start_sentinel(&mut self, port: u16, primary: u16, down_after: u32) -> Result<(), String> {
@@ -248,9 +241,6 @@ fn write(client: &mut PrimaryClient, number: u64) -> bool {
 }
 
 /// Measures fail-overs, one after the other.
-///
-/// # Errors
-/// A text: redis-server is missing, or a wait has taken too long.
 pub fn run(
     options: &SentinelOptions,
     tick: &mut dyn FnMut(&SentinelTotals),

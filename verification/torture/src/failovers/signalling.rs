@@ -7,17 +7,18 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearstate_store::{
-    BlockChange, Error, Namespace, Receipt, ReceiptState, Region, Session, View,
-};
+use nearstate_store::{BlockChange, Error, Namespace, Receipt, ReceiptState, Session, View};
 use nearstate_ue::{BLOCKS, BlockSet, Context, Procedure, apply, blocks_touched, draw_for};
 
+use super::shared_files::AppendedLines;
 use super::writer::is_refusal;
 use crate::clock::now_ns;
+use crate::error_context::ErrorContext as _;
+use crate::region_access::open_session;
 use crate::rng::Rng;
 
 /// The namespace of the contexts.
@@ -87,10 +88,8 @@ pub(crate) fn signal(folder: &Path, host: u16, region: &Path, rng: &mut Rng) -> 
     let ends = std::thread::spawn(|| std::io::stdin().read(&mut [0]).map(drop));
     let path = journal(folder, host.into());
     let file = File::options().create(true).append(true).open(&path);
-    let mut file = file.map_err(|error| format!("{}: {error}", path.display()))?;
-    let session = Region::attach(region)
-        .and_then(|region| region.session())
-        .map_err(|error| format!("attach: {error}"))?;
+    let mut file = file.context(path.display())?;
+    let session = open_session(region)?;
     let mut pending: Vec<(u64, u64, u64, Receipt)> = Vec::new();
     while !ends.is_finished() {
         let ue = rng.u64(..UES);
@@ -104,7 +103,7 @@ pub(crate) fn signal(folder: &Path, host: u16, region: &Path, rng: &mut Rng) -> 
         }
         let settled =
             wait_for_receipts(&session, &mut pending).map_err(|error| error.to_string())?;
-        file.write_all(settled.as_bytes()).map_err(|error| format!("journal: {error}"))?;
+        file.write_all(settled.as_bytes()).context("journal")?;
         std::thread::sleep(PAUSE);
     }
     Ok(())
@@ -179,39 +178,18 @@ fn run_procedure(session: &Session, ue: u64) -> nearstate_store::Result<u64> {
     })
 }
 
-/// Reads what processes have noted since the last call.
-#[derive(Debug, Default)]
-pub(super) struct JournalReader {
-    read: BTreeMap<usize, u64>,
-}
-
-impl JournalReader {
-    pub(super) fn next(
-        &mut self,
-        folder: &Path,
-        host: usize,
-        into: &mut Vec<ReleasedProcedure>,
-    ) -> Result<(), String> {
-        let path = journal(folder, host);
-        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-        let Ok(mut file) = File::open(&path) else { return Ok(()) };
-        let from = self.read.entry(host).or_default();
-        file.seek(SeekFrom::Start(*from)).map_err(failed)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
-        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-            *from += line.len() as u64;
-            let Some(line) = line.strip_suffix(" .\n") else { continue };
-            let numbers: Vec<u64> =
-                line.split(' ').filter_map(|number| number.parse().ok()).collect();
-            if let [ue, count, committed, replicated] = numbers.as_slice() {
-                let (ue, count) = (*ue, *count);
-                let (committed, replicated) = (*committed, *replicated);
-                into.push(ReleasedProcedure { host, ue, count, committed, replicated });
-            }
-        }
-        Ok(())
-    }
+/// What the process of a host has noted since the last call.
+pub(super) fn released(
+    lines: &mut AppendedLines,
+    folder: &Path,
+    host: usize,
+) -> Result<Vec<ReleasedProcedure>, String> {
+    let parse = |line: String| {
+        let numbers: Vec<u64> = line.split(' ').filter_map(|number| number.parse().ok()).collect();
+        let [ue, count, committed, replicated] = numbers.try_into().ok()?;
+        Some(ReleasedProcedure { host, ue, count, committed, replicated })
+    };
+    Ok(lines.next(journal(folder, host))?.into_iter().filter_map(parse).collect())
 }
 
 /// Compares all contexts with what was released. Returns how many contexts were compared.

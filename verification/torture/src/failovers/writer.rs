@@ -7,15 +7,17 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use nearstate_store::{Error, Namespace, OwnerLease, Receipt, ReceiptState, Region, Session};
+use nearstate_store::{Error, Namespace, OwnerLease, Receipt, ReceiptState, Session};
 
 use super::shared_files::{
     HISTORY, LOAD, SLOTS, acknowledged_file, count_key, history_file, history_key, number_in,
     round_file, seen_file, slot_key, slot_value,
 };
 use crate::clock::now_ns;
+use crate::error_context::ErrorContext as _;
 use crate::histories::history::{HistoryLine, ReadValue, WrittenValue};
 use crate::histories::model::HistoryModel;
+use crate::region_access::open_session;
 use crate::rng::{Rng, percent};
 
 /// Transactions between two waits for their receipts.
@@ -47,8 +49,7 @@ struct ClusterWriter<'f> {
 }
 
 fn opened(path: &Path) -> Result<File, String> {
-    let file = File::options().create(true).append(true).open(path);
-    file.map_err(|error| format!("{}: {error}", path.display()))
+    File::options().create(true).append(true).open(path).context(path.display())
 }
 
 /// Writes until standard input ends.
@@ -60,8 +61,7 @@ pub(crate) fn write(
     rng: &mut Rng,
 ) -> Result<(), String> {
     let ends = std::thread::spawn(|| std::io::stdin().read(&mut [0]).map(drop));
-    let region = Region::attach(region).map_err(|error| format!("attach: {error}"))?;
-    let session = region.session().map_err(|error| format!("session: {error}"))?;
+    let session = open_session(region)?;
     let mut writer = ClusterWriter {
         folder,
         host,
@@ -126,7 +126,7 @@ impl ClusterWriter<'_> {
 
     fn record(&self, line: &HistoryLine) -> Result<(), String> {
         let Some(mut file) = self.history.as_ref() else { return Ok(()) };
-        file.write_all(line.text().as_bytes()).map_err(|error| format!("history: {error}"))
+        file.write_all(line.text().as_bytes()).context("history")
     }
 
     fn namespace(&self, name: &str) -> nearstate_store::Result<Namespace> {

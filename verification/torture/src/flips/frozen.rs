@@ -6,6 +6,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use crate::error_context::ErrorContext as _;
+
 pub(crate) const MEMBERS: u64 = 0x2000;
 pub(crate) const CATALOG: u64 = 0x40_0000;
 pub(crate) const ARENAS: u64 = 0x440_0000;
@@ -64,7 +66,7 @@ impl FrozenNamespace {
 impl FrozenRegion {
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let file = OpenOptions::new().read(true).write(true).open(path);
-        Ok(Self { file: file.map_err(|e| format!("{}: {e}", path.display()))? })
+        Ok(Self { file: file.context(path.display())? })
     }
 
     pub(crate) fn word(&self, at: u64) -> u64 {
@@ -82,7 +84,7 @@ impl FrozenRegion {
     /// Flips one bit.
     pub(crate) fn flip(&self, at: u64, bit: u32) -> Result<(), String> {
         let flipped = self.word(at) ^ 1 << bit;
-        self.file.write_all_at(&flipped.to_le_bytes(), at).map_err(|e| format!("flip: {e}"))
+        self.file.write_all_at(&flipped.to_le_bytes(), at).context("flip")
     }
 
     pub(crate) fn seed(&self) -> u64 {

@@ -15,6 +15,7 @@ use super::target::{FlipTarget, area_names, choose};
 use super::totals::{AreaTotals, FlipTotals};
 use super::verifier::NUMBER as VERIFIER;
 use super::worker::{SPACES, WORKERS, flipped_path, namespace_name, progress_path, report_path};
+use crate::error_context::ErrorContext as _;
 use crate::region_access::{create_folder, create_region};
 use crate::rng::{Rng, seeded};
 use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
@@ -114,7 +115,7 @@ impl Watched {
     /// Waits until it ends.
     fn wait(&mut self) -> Result<ProcessEnd, String> {
         loop {
-            if let Some(status) = self.child.process.try_wait().map_err(|e| format!("wait: {e}"))? {
+            if let Some(status) = self.child.process.try_wait().context("wait")? {
                 return Ok(if status.success() {
                     ProcessEnd::Exited
                 } else {
@@ -135,13 +136,13 @@ impl Watched {
 
     /// Stops it between two instructions. False if it has ended.
     fn stop(&self) -> Result<bool, String> {
-        nix::sys::signal::kill(self.pid(), Signal::SIGSTOP).map_err(|e| format!("stop: {e}"))?;
+        nix::sys::signal::kill(self.pid(), Signal::SIGSTOP).context("stop")?;
         let status = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED));
-        Ok(matches!(status.map_err(|e| format!("wait: {e}"))?, WaitStatus::Stopped(..)))
+        Ok(matches!(status.context("wait")?, WaitStatus::Stopped(..)))
     }
 
     fn resume(&self) -> Result<(), String> {
-        nix::sys::signal::kill(self.pid(), Signal::SIGCONT).map_err(|e| format!("resume: {e}"))
+        nix::sys::signal::kill(self.pid(), Signal::SIGCONT).context("resume")
     }
 }
 
@@ -173,7 +174,7 @@ pub fn run(
         totals.seconds = begin.elapsed().as_secs_f64();
         tick(&totals);
     }
-    std::fs::remove_dir_all(&options.folder).map_err(|e| format!("cannot clean up: {e}"))?;
+    std::fs::remove_dir_all(&options.folder).context("cannot clean up")?;
     Ok(totals)
 }
 

@@ -12,9 +12,6 @@ use super::worker::{WORKERS, report_path};
 pub(crate) const NUMBER: u16 = WORKERS;
 
 /// A child's role. Its report says `found` or `clean`, and `unrepaired` with the reason.
-///
-/// # Errors
-/// The report cannot be written.
 pub(crate) fn play(folder: &Path) -> Result<(), String> {
     let path = folder.join("region");
     let io = |e: std::io::Error| e.to_string();

@@ -92,9 +92,6 @@ fn name_of(error: &Error) -> String {
 
 /// A child's role: works until the bit was flipped, and for some operations more. What it finds is
 /// in its report.
-///
-/// # Errors
-/// The files of the run cannot be used.
 pub(crate) fn play(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), String> {
     let io = |e: std::io::Error| e.to_string();
     let mut report = File::create(report_path(folder, number)).map_err(io)?;

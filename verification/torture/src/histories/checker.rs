@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::{env, fs};
 
 use super::history::History;
+use crate::error_context::ErrorContext as _;
 use crate::rng::mix;
 
 /// The checker's sources: part of this program, so that it can be built anywhere.
@@ -86,20 +87,20 @@ fn built() -> Result<PathBuf, String> {
         .iter()
         .flat_map(|(_, text)| text.bytes())
         .fold(0_u64, |print, byte| mix(print ^ u64::from(byte)));
-    let own = env::current_exe().map_err(|e| format!("own path: {e}"))?;
+    let own = env::current_exe().context("own path")?;
     let folder = own.parent().unwrap_or(Path::new(".")).join("histories");
     let program = folder.join(format!("histories-{print:016x}"));
     if program.is_file() {
         return Ok(program);
     }
-    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    fs::create_dir_all(&folder).context(folder.display())?;
     build(&program).map(|()| program)
 }
 
 fn build(program: &Path) -> Result<(), String> {
     // Two runs may build at the same time: each in its own folder, and one of them wins.
     let folder = program.with_extension(std::process::id().to_string());
-    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    fs::create_dir_all(&folder).context(folder.display())?;
     let built = build_in(&folder, program);
     let _ = fs::remove_dir_all(&folder);
     built
@@ -108,7 +109,7 @@ fn build(program: &Path) -> Result<(), String> {
 fn build_in(folder: &Path, program: &Path) -> Result<(), String> {
     for (name, text) in SOURCES {
         let file = folder.join(name);
-        fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+        fs::write(&file, text).context(file.display())?;
     }
     let output = Command::new(go()?)
         .args(["build", "-o", "checker", "."])
@@ -116,7 +117,7 @@ fn build_in(folder: &Path, program: &Path) -> Result<(), String> {
         .env("GOFLAGS", "-mod=readonly")
         .current_dir(folder)
         .output()
-        .map_err(|e| format!("starting go: {e}"))?;
+        .context("starting go")?;
     if !output.status.success() {
         let error_output = String::from_utf8_lossy(&output.stderr);
         return Err(format!(
@@ -125,7 +126,7 @@ fn build_in(folder: &Path, program: &Path) -> Result<(), String> {
         ));
     }
     let from = folder.join("checker");
-    fs::rename(&from, program).map_err(|e| format!("{}: {e}", program.display()))
+    fs::rename(&from, program).context(program.display())
 }
 
 /// The go tool: on the PATH, or in the folder of its own installer.

@@ -11,6 +11,7 @@ use super::history::{HistoryLine, ReadValue, WrittenValue};
 use super::model::{ACCOUNTS, BLOCKS, FIRSTS, HistoryModel, NAMES, NODES, PLAIN, Payload, RECORDS};
 use super::recorded_txn::{KeyMap, OperationError, RecordedTxn, RoundContext, encode};
 use crate::clock::now_ns;
+use crate::error_context::ErrorContext as _;
 use crate::region_access::open_session;
 use crate::rng::{Rng, percent, seeded};
 
@@ -46,9 +47,9 @@ pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
     let places = KeyMap::open(&session)?;
     let path = path_of(folder, me);
     let file = OpenOptions::new().append(true).create(true).open(&path);
-    let mut file = file.map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut file = file.context(path.display())?;
     for line in std::io::stdin().lock().lines() {
-        let line = line.map_err(|e| format!("standard input: {e}"))?;
+        let line = line.context("standard input")?;
         let round = RoundCommand::parse(&line).ok_or_else(|| format!("no round: {line:?}"))?;
         let context =
             RoundContext { session: &session, places, model: round.model, round: round.number };
@@ -71,8 +72,9 @@ pub(crate) fn run(folder: &Path, me: u16) -> Result<(), String> {
             }
         })?;
         let mut out = std::io::stdout().lock();
-        let written = writeln!(out, "done {}", round.number).and_then(|()| out.flush());
-        written.map_err(|e| format!("standard output: {e}"))?;
+        writeln!(out, "done {}", round.number)
+            .and_then(|()| out.flush())
+            .context("standard output")?;
     }
     Ok(())
 }
@@ -93,7 +95,7 @@ type TxnBody<'g> = fn(&mut RoundWorker<'g>, &mut RecordedTxn<'g>) -> Result<(), 
 
 impl<'g> RoundWorker<'g> {
     fn write_line(&mut self, line: &HistoryLine) -> Result<(), String> {
-        self.file.write_all(line.text().as_bytes()).map_err(|e| format!("history: {e}"))
+        self.file.write_all(line.text().as_bytes()).context("history")
     }
 
     fn play(&mut self, operations: u64) -> Result<(), OperationError> {

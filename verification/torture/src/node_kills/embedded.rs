@@ -14,6 +14,7 @@ use std::time::Duration;
 use nearstate_store::{Error, Kind, Namespace, Schema, Session};
 
 use super::shared_counters::{NAMESPACE, SharedCounter};
+use crate::error_context::ErrorContext as _;
 use crate::region_access::open_session;
 use crate::rng::{Rng, mix};
 
@@ -109,14 +110,14 @@ fn path_of(folder: &Path, number: u16) -> PathBuf {
 /// Reads a writer's progress.
 pub(super) fn progress(folder: &Path, number: u16) -> Result<WriterProgress, String> {
     let path = path_of(folder, number);
-    let found = std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let found = std::fs::metadata(&path).context(path.display())?;
     Ok(WriterProgress { acked: found.len() / 2, begun: found.len().div_ceil(2) })
 }
 
 /// Records that no operation has begun.
 pub(super) fn begin(folder: &Path, number: u16) -> Result<(), String> {
     let path = path_of(folder, number);
-    std::fs::write(&path, b"").map_err(|e| format!("{}: {e}", path.display()))
+    std::fs::write(&path, b"").context(path.display())
 }
 
 /// The namespace that only this process writes to.
@@ -152,14 +153,14 @@ struct EmbeddedWriter {
 /// Opens the namespace of the counters with the schema that the node uses.
 fn shared(session: &Session) -> Result<Namespace, String> {
     let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
-    session.namespace(NAMESPACE, &schema).map_err(|e| format!("{NAMESPACE}: {e}"))
+    session.namespace(NAMESPACE, &schema).context(NAMESPACE)
 }
 
 /// Writes until its standard input ends.
 pub(crate) fn write(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     let name = namespace(number);
-    let own = session.namespace(&name, &Schema::default()).map_err(|e| format!("{name}: {e}"))?;
+    let own = session.namespace(&name, &Schema::default()).context(name)?;
     let shared = shared(&session)?;
     let writer = EmbeddedWriter { number, session, own, shared };
     let is_ending = Arc::new(AtomicBool::new(false));

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::connection::NodeConnection;
+use crate::error_context::ErrorContext as _;
 use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 use nearstate_resp_client::RespReply;
 
@@ -33,7 +34,7 @@ fn socket(folder: &Path) -> PathBuf {
 
 /// Replaces this process, a child that [`NodeProcess::spawn`] has started, by a node.
 pub(crate) fn serve(folder: &Path) -> Result<(), String> {
-    let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
+    let program = std::env::current_exe().context("own path")?;
     let mut command = Command::new(program);
     command.args(["serve", "--listen", "127.0.0.1:0", "--cores", "2", "--unix"]);
     command.arg(socket(folder)).arg("--region").arg(folder.join("region"));
@@ -122,8 +123,8 @@ impl NodeProcess {
     pub(super) fn stop(mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.process.id()).map_err(|e| e.to_string())?;
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM)
-            .map_err(|e| format!("SIGTERM: {e}"))?;
-        self.child.wait_for_success().map_err(|e| format!("after SIGTERM: {e}"))?;
+            .context("SIGTERM")?;
+        self.child.wait_for_success().context("after SIGTERM")?;
         self.child.remove_errors();
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::node_process::NodeProcess;
 use super::readback;
 use super::shared_counters::{Increments, SharedCounter};
 use super::totals::{ClientCounts, NodeKillTotals};
+use crate::error_context::ErrorContext as _;
 use crate::region_access::{clean_up, create_folder};
 use crate::rng::{Rng, percent, seeded};
 use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
@@ -338,8 +339,8 @@ impl NodeKillRun<'_> {
     fn check(&mut self) -> Result<(), String> {
         let path = self.options.folder.join("region");
         // Recovers dead sessions that no process has recovered yet.
-        let region = Region::attach(&path).map_err(|e| format!("attach: {e}"))?;
-        region.inspect().map_err(|e| format!("inspect: {e}"))?;
+        let region = Region::attach(&path).context("attach")?;
+        region.inspect().context("inspect")?;
         drop(region);
         let checked = check_clean(&path)?;
         self.totals.checks += 1;

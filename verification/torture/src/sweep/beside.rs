@@ -4,52 +4,25 @@
 //! refusal names the process.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use nearstate_store::{Error, Region, Schema, Session};
-use nix::time::{ClockId, clock_gettime};
 
-use crate::region_access::text;
+use crate::error_context::ErrorContext as _;
 use crate::sweep::cases::{
     KEPT, OTHER_RECORDS, OTHERS, SweptOperation, SweptRegion, plain, verify_kept,
 };
+use crate::wait_watch::WaitWatch;
 
 /// Writes beside one stop: each is a new record and its deletion. The index of the namespace has
 /// eight buckets or more, so that few of them need what one process holds.
 const WRITES: u32 = 4;
 
-/// A wait of nearly the store's bound for one lock, a second.
-const STALL: Duration = Duration::from_millis(900);
-
-/// The processor time that such a wait takes at least. An operation that a loaded machine delays
-/// takes a thousandth of it.
-const STALL_CPU: Duration = Duration::from_millis(30);
-
-/// Measures whether an operation waited for a lock.
-struct WaitWatch {
-    begun: Instant,
-    cpu: Duration,
-}
-
-impl WaitWatch {
-    fn start() -> Result<Self, String> {
-        Ok(Self { begun: Instant::now(), cpu: cpu_time()? })
+/// Fails if an operation that succeeded has waited.
+fn check(watch: &WaitWatch, what: &str) -> Result<(), String> {
+    if watch.has_stalled() {
+        return Err(format!("{what} waited {:?} for a lock", watch.elapsed()));
     }
-
-    /// Fails if an operation that succeeded has waited.
-    fn check(&self, what: &str) -> Result<(), String> {
-        let took = self.begun.elapsed();
-        if took > STALL && cpu_time()?.saturating_sub(self.cpu) > STALL_CPU {
-            return Err(format!("{what} waited {took:?} for a lock"));
-        }
-        Ok(())
-    }
-}
-
-/// The processor time of this thread.
-fn cpu_time() -> Result<Duration, String> {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    time.map(Duration::from).map_err(|e| format!("processor time: {e}"))
+    Ok(())
 }
 
 /// Works beside a stopped process. Returns how many operations were refused.
@@ -59,15 +32,15 @@ pub(crate) fn work_beside(
     stopped: u32,
     place: u64,
 ) -> Result<u64, String> {
-    let watch = WaitWatch::start()?;
+    let watch = WaitWatch::start();
     let region = Region::attach(&folder.join("region"));
     if operation.region == SweptRegion::Damaged {
         // Whether it is damaged, held for the repair, or sound again: the answer comes at once.
-        return watch.check("attaching").map(|()| 0);
+        return check(&watch, "attaching").map(|()| 0);
     }
-    let session = region.and_then(|region| region.session()).map_err(text("attach"))?;
+    let session = region.and_then(|region| region.session()).context("attach")?;
     verify_kept(&session)?;
-    watch.check("attaching and reading")?;
+    check(&watch, "attaching and reading")?;
     let mut refused = 0;
     for number in 0..WRITES {
         let is_done = write(&session, number, stopped)?;
@@ -85,13 +58,13 @@ pub(crate) fn work_beside(
 /// Stores each record that the stopped process may be changing once more as it is. False if that is
 /// refused.
 fn rewrite(session: &Session, stopped: u32) -> Result<bool, String> {
-    let Some(others) = session.known_namespace(OTHERS).map_err(text("look up"))? else {
+    let Some(others) = session.known_namespace(OTHERS).context("look up")? else {
         return Ok(true);
     };
     for number in 0..OTHER_RECORDS {
-        let view = session.get(others, &[number]).map_err(text("get"))?;
+        let view = session.get(others, &[number]).context("get")?;
         let Some(value) = view.map(|view| view.bytes().to_vec()) else { continue };
-        let watch = WaitWatch::start()?;
+        let watch = WaitWatch::start();
         let done = session.put(others, &[number], &value).map(drop);
         if !answered(done, &watch, &format!("rewriting record {number}"), stopped)? {
             return Ok(false);
@@ -104,7 +77,7 @@ fn rewrite(session: &Session, stopped: u32) -> Result<bool, String> {
 fn write(session: &Session, number: u32, stopped: u32) -> Result<bool, String> {
     let kept = plain(session, KEPT)?;
     let key = format!("beside-{number}").into_bytes();
-    let watch = WaitWatch::start()?;
+    let watch = WaitWatch::start();
     let done = match session.put(kept, &key, &[3; 100]) {
         // A full heap is an answer.
         Ok(_) | Err(Error::Full { .. }) => session.delete(kept, &key),
@@ -115,7 +88,7 @@ fn write(session: &Session, number: u32, stopped: u32) -> Result<bool, String> {
 
 /// Creates and removes a namespace.
 fn create(session: &Session, place: u64, stopped: u32) -> Result<bool, String> {
-    let watch = WaitWatch::start()?;
+    let watch = WaitWatch::start();
     let name = format!("beside-{place}");
     let done = match session.namespace(&name, &Schema::default()) {
         Ok(namespace) => session.remove_namespace(namespace).map(drop),
@@ -132,9 +105,9 @@ fn answered(
     stopped: u32,
 ) -> Result<bool, String> {
     match done {
-        Ok(()) => watch.check(what).map(|()| true),
+        Ok(()) => check(watch, what).map(|()| true),
         Err(Error::Stalled { holder }) if holder.pid == stopped => Ok(false),
         Err(Error::Full { .. }) => Ok(false),
-        Err(error) => Err(text(what)(error)),
+        Err(error) => Err(format!("{what}: {error}")),
     }
 }

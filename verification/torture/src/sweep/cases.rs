@@ -4,12 +4,15 @@
 use std::path::Path;
 
 use nearstate_store::{
-    AttachOptions, BlockChange, Condition, CreateOptions, Error, Kind, Metadata, Namespace,
-    NamespaceLimits, Region, Schema, Session, TagSchema, TagState, WhenFull, repair_with,
+    AttachOptions, BlockChange, Condition, Error, Kind, Metadata, Namespace, NamespaceLimits,
+    Region, Schema, Session, TagSchema, TagState, WhenFull, repair_with,
 };
 
-use crate::region_access::{create_folder, open_session, text};
+use crate::error_context::ErrorContext as _;
+use crate::region_access::{create_region_with, fill, open_session, unless_full};
 use crate::repairs;
+
+use SteppedCall::{For, InSession, Own};
 
 /// The namespace that every region has, and its records, which no operation changes.
 pub(crate) const KEPT: &str = "kept";
@@ -24,14 +27,24 @@ pub struct SweptOperation {
     pub name: &'static str,
     /// Fills the region.
     prepare: fn(&Session) -> Result<(), String>,
-    /// Executes the operation, between two calls of the function. A repetition completes what a
-    /// killed process has begun.
-    pub(crate) play: fn(&Path, &mut dyn FnMut()) -> Result<(), String>,
+    call: SteppedCall,
     /// Whether the operation is done, of which all parts must agree.
     is_done: fn(&Session) -> Result<bool, String>,
     pub(crate) region: SweptRegion,
     /// It takes more than a hundred thousand instructions: a sample stops it at random times.
     pub(crate) is_long: bool,
+}
+
+/// How an operation is executed: the instructions between two calls of a function are stepped. A
+/// repetition completes what a killed process has begun.
+#[derive(Clone, Copy, Debug)]
+enum SteppedCall {
+    /// A call of an open session.
+    InSession(fn(&Session) -> Result<(), Error>),
+    /// A call for a namespace, which is opened first.
+    For(&'static str, fn(&Session, Namespace) -> Result<(), Error>),
+    /// One that prepares more than that.
+    Own(fn(&Path, &mut dyn FnMut()) -> Result<(), String>),
 }
 
 /// What the operation finds.
@@ -50,10 +63,10 @@ pub(crate) enum SweptRegion {
 const fn operation(
     name: &'static str,
     prepare: fn(&Session) -> Result<(), String>,
-    play: fn(&Path, &mut dyn FnMut()) -> Result<(), String>,
+    call: SteppedCall,
     is_done: fn(&Session) -> Result<bool, String>,
 ) -> SweptOperation {
-    SweptOperation { name, prepare, play, is_done, region: SweptRegion::Usual, is_long: false }
+    SweptOperation { name, prepare, call, is_done, region: SweptRegion::Usual, is_long: false }
 }
 
 const fn long(operation: SweptOperation) -> SweptOperation {
@@ -62,40 +75,40 @@ const fn long(operation: SweptOperation) -> SweptOperation {
 
 /// The operation in which a process was killed in a region of [`SweptRegion::Killed`].
 pub(crate) const TRANSACTION: SweptOperation =
-    operation("transaction", others, transact, is_transacted);
+    operation("transaction", others, InSession(transact), is_transacted);
 
 /// All operations.
 pub const SWEPT: &[SweptOperation] = &[
-    operation("attach", nothing, attach, always),
-    operation("open session", nothing, open, always),
-    operation("close session", nothing, close, always),
-    operation("create namespace", nothing, create, is_created),
-    operation("remove namespace", plain_to_remove, remove, is_removed),
-    long(operation("remove with tags", tagged_to_remove, remove, is_removed)),
-    long(operation("declare tags", undeclared, declare, is_declared)),
-    operation("set limits", others, limit, is_limited),
-    operation("grow index", nothing, grow, is_grown),
-    operation("grow heap", nothing, enlarge, is_enlarged),
-    operation("replace", others, replace, is_replaced),
-    operation("patch", blocks, patch, is_patched),
-    operation("logged put", logged, replace, is_replaced),
+    operation("attach", nothing, Own(attach), always),
+    operation("open session", nothing, Own(open), always),
+    operation("close session", nothing, Own(close), always),
+    operation("create namespace", nothing, InSession(create), is_created),
+    operation("remove namespace", plain_to_remove, Own(remove), is_removed),
+    long(operation("remove with tags", tagged_to_remove, Own(remove), is_removed)),
+    long(operation("declare tags", undeclared, For(TAGGED, declare), is_declared)),
+    operation("set limits", others, For(OTHERS, limit), is_limited),
+    operation("grow index", nothing, Own(grow), is_grown),
+    operation("grow heap", nothing, InSession(enlarge), is_enlarged),
+    operation("replace", others, InSession(replace), is_replaced),
+    operation("patch", blocks, InSession(patch), is_patched),
+    operation("logged put", logged, InSession(replace), is_replaced),
     TRANSACTION,
-    operation("tagged insert", tagged, insert_tagged, is_inserted),
-    operation("tagged update", tagged, update_tagged, is_updated),
-    operation("tagged delete", tagged, delete_tagged, is_deleted),
-    long(operation("expiry", expired, collect, is_collected)),
-    long(operation("move together", scattered, move_together, always)),
+    operation("tagged insert", tagged, InSession(|s| put_tagged(s, 60, 60)), is_inserted),
+    operation("tagged update", tagged, InSession(|s| put_tagged(s, 3, 70)), is_updated),
+    operation("tagged delete", tagged, For(TAGGED, delete_tagged), is_deleted),
+    long(operation("expiry", expired, InSession(collect), is_collected)),
+    long(operation("move together", scattered, InSession(move_together), always)),
     SweptOperation {
         region: SweptRegion::Full,
-        ..long(operation("join in full heap", full, join, always))
+        ..long(operation("join in full heap", full, Own(join), always))
     },
     SweptOperation {
         region: SweptRegion::Killed,
-        ..operation("recover", others, open, has_recovered)
+        ..operation("recover", others, Own(open), |s| is_transacted(s).map(|_| true))
     },
     SweptOperation {
         region: SweptRegion::Damaged,
-        ..long(operation("repair", nothing, repair, always))
+        ..long(operation("repair", nothing, Own(repair), always))
     },
 ];
 
@@ -105,23 +118,29 @@ impl SweptOperation {
         if self.region == SweptRegion::Damaged {
             return repairs::prepare(folder);
         }
-        create_folder(folder)?;
-        let path = folder.join("region");
-        if path.exists() {
-            std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        }
-        let options = CreateOptions {
-            bytes_max: 64 << 20,
-            hash_seed: Some(HASH_SEED),
-            ..CreateOptions::default()
-        };
-        let session = Region::create(&path, &options).and_then(|region| region.session());
-        let session = session.map_err(text("create"))?;
+        let session = open_session(&create_region_with(folder, Some(HASH_SEED))?)?;
         let kept = plain(&session, KEPT)?;
         for number in 0..KEPT_RECORDS {
             put(&session, kept, &kept_key(number), &kept_value(number))?;
         }
         (self.prepare)(&session)
+    }
+
+    /// Executes the operation between two calls of `at_edge`.
+    pub(crate) fn play(&self, folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
+        let open = || open_session(&folder.join("region"));
+        match self.call {
+            InSession(call) => {
+                let session = open()?;
+                stepped(at_edge, || call(&session)).context(self.name)
+            }
+            For(name, call) => {
+                let session = open()?;
+                let namespace = plain(&session, name)?;
+                stepped(at_edge, || call(&session, namespace)).context(self.name)
+            }
+            Own(call) => call(folder, at_edge),
+        }
     }
 
     /// Verifies a region in which the operation may have happened, or has.
@@ -150,7 +169,7 @@ fn kept_value(number: u32) -> Vec<u8> {
 pub(crate) fn verify_kept(session: &Session) -> Result<(), String> {
     let kept = plain(session, KEPT)?;
     for number in 0..KEPT_RECORDS {
-        let view = session.get(kept, &kept_key(number)).map_err(text("get"))?;
+        let view = session.get(kept, &kept_key(number)).context("get")?;
         if view.is_none_or(|view| view.bytes() != kept_value(number)) {
             return Err(format!("record {number} of {KEPT} is lost"));
         }
@@ -159,7 +178,7 @@ pub(crate) fn verify_kept(session: &Session) -> Result<(), String> {
 }
 
 pub(crate) fn plain(session: &Session, name: &str) -> Result<Namespace, String> {
-    session.namespace(name, &Schema::default()).map_err(text(name))
+    session.namespace(name, &Schema::default()).context(name)
 }
 
 pub(crate) fn put(
@@ -168,28 +187,26 @@ pub(crate) fn put(
     key: &[u8],
     value: &[u8],
 ) -> Result<(), String> {
-    session.put(to, key, value).map(drop).map_err(text("put"))
+    session.put(to, key, value).map(drop).context("put")
 }
 
-/// A session that executes an operation of its own between two calls of `at_edge`.
-fn between(
-    folder: &Path,
-    at_edge: &mut dyn FnMut(),
-    work: impl FnOnce(&Session) -> Result<(), Error>,
-) -> Result<(), String> {
-    let session = open_session(&folder.join("region"))?;
+fn stepped<T>(at_edge: &mut dyn FnMut(), call: impl FnOnce() -> T) -> T {
     at_edge();
-    let done = work(&session);
+    let done = call();
     at_edge();
-    done.map_err(|error| error.to_string())
+    done
+}
+
+fn of_values(session: &Session, name: &str) -> Result<Namespace, Error> {
+    session.namespace(name, &Schema::default())
 }
 
 fn nothing(session: &Session) -> Result<(), String> {
-    session.check_not_truncated().map_err(text("create"))
+    session.check_not_truncated().context("create")
 }
 
 fn always(session: &Session) -> Result<bool, String> {
-    session.check_not_truncated().map(|()| true).map_err(text("use"))
+    session.check_not_truncated().map(|()| true).context("use")
 }
 
 /// True if all are, false if none is.
@@ -202,7 +219,7 @@ fn all_or_none(what: &str, facts: &[bool]) -> Result<bool, String> {
 }
 
 fn has(session: &Session, name: &str, key: &[u8], value: &[u8]) -> Result<bool, String> {
-    let view = session.get(plain(session, name)?, key).map_err(text("get"))?;
+    let view = session.get(plain(session, name)?, key).context("get")?;
     Ok(view.is_some_and(|view| view.bytes() == value))
 }
 
@@ -210,18 +227,12 @@ fn has(session: &Session, name: &str, key: &[u8], value: &[u8]) -> Result<bool, 
 
 fn attach(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
     let path = folder.join("region");
-    at_edge();
-    let region = Region::attach(&path);
-    at_edge();
-    region.map(drop).map_err(text("attach"))
+    stepped(at_edge, || Region::attach(&path)).map(drop).context("attach")
 }
 
 fn open(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    let region = Region::attach(&folder.join("region")).map_err(text("attach"))?;
-    at_edge();
-    let session = region.session();
-    at_edge();
-    session.map(drop).map_err(text("session"))
+    let region = Region::attach(&folder.join("region")).context("attach")?;
+    stepped(at_edge, || region.session()).map(drop).context("session")
 }
 
 fn close(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
@@ -231,21 +242,23 @@ fn close(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
     for number in 0..4 {
         put(&session, kept, b"closing", &vec![1; 300 * number])?;
     }
-    session.delete(kept, b"closing").map_err(text("delete"))?;
-    at_edge();
-    drop(session);
-    at_edge();
+    session.delete(kept, b"closing").context("delete")?;
+    stepped(at_edge, || drop(session));
     Ok(())
 }
 
 // Namespaces.
 
-fn create(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| session.namespace("created", &Schema::default()).map(drop))
+fn create(session: &Session) -> Result<(), Error> {
+    of_values(session, "created").map(drop)
 }
 
 fn is_created(session: &Session) -> Result<bool, String> {
-    Ok(session.known_namespace("created").map_err(text("look up"))?.is_some())
+    exists(session, "created")
+}
+
+fn exists(session: &Session, name: &str) -> Result<bool, String> {
+    Ok(session.known_namespace(name).context("look up")?.is_some())
 }
 
 const REMOVED: &str = "removed";
@@ -253,41 +266,33 @@ const REMOVED: &str = "removed";
 fn plain_to_remove(session: &Session) -> Result<(), String> {
     let namespace = plain(session, REMOVED)?;
     put(session, namespace, b"gone", b"value")?;
-    session.delete(namespace, b"gone").map(drop).map_err(text("delete"))
+    session.delete(namespace, b"gone").map(drop).context("delete")
 }
 
 fn tagged_to_remove(session: &Session) -> Result<(), String> {
     let schema = Schema { tags: tag_schemas(), ..Schema::default() };
-    session.namespace(REMOVED, &schema).map(drop).map_err(text("create"))
+    session.namespace(REMOVED, &schema).map(drop).context("create")
 }
 
 fn remove(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
-    let Some(namespace) = session.known_namespace(REMOVED).map_err(text("look up"))? else {
+    let Some(namespace) = session.known_namespace(REMOVED).context("look up")? else {
         return Ok(());
     };
-    at_edge();
-    let removed = session.remove_namespace(namespace);
-    at_edge();
-    removed.map(drop).map_err(text("remove"))
+    stepped(at_edge, || session.remove_namespace(namespace)).map(drop).context("remove")
 }
 
 fn is_removed(session: &Session) -> Result<bool, String> {
-    Ok(session.known_namespace(REMOVED).map_err(text("look up"))?.is_none())
+    exists(session, REMOVED).map(|exists| !exists)
 }
 
-fn limit(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    let session = open_session(&folder.join("region"))?;
-    let namespace = plain(&session, OTHERS)?;
-    at_edge();
+fn limit(session: &Session, namespace: Namespace) -> Result<(), Error> {
     let limits = NamespaceLimits { soft_bytes: 0, hard_bytes: 1 << 20 };
-    let done = session.set_limits(namespace, limits);
-    at_edge();
-    done.map_err(text("set limits"))
+    session.set_limits(namespace, limits)
 }
 
 fn is_limited(session: &Session) -> Result<bool, String> {
-    let usage = session.usage(plain(session, OTHERS)?).map_err(text("usage"))?;
+    let usage = session.usage(plain(session, OTHERS)?).context("usage")?;
     Ok(usage.is_some())
 }
 
@@ -305,34 +310,29 @@ fn tag_schemas() -> Vec<TagSchema> {
 
 /// Puts a record whose tags are its number.
 fn put_tagged(session: &Session, key: u32, number: u32) -> Result<(), Error> {
-    let namespace = session.namespace(TAGGED, &Schema::default())?;
+    let namespace = of_values(session, TAGGED)?;
     let (key, value) = (key.to_be_bytes(), number.to_be_bytes());
     let metadata = Metadata { tags: &[("unique", &value), ("ordered", &value)], expires_ms: 0 };
     session.transact(|txn| txn.put_with_metadata(namespace, &key, &value, metadata))
 }
 
 fn undeclared(session: &Session) -> Result<(), String> {
-    (0..6).try_for_each(|number| put_tagged(session, number, number)).map_err(text("put"))
+    (0..6).try_for_each(|number| put_tagged(session, number, number)).context("put")
 }
 
 fn tagged(session: &Session) -> Result<(), String> {
     let schema = Schema { tags: tag_schemas(), ..Schema::default() };
-    session.namespace(TAGGED, &schema).map_err(text("create"))?;
+    session.namespace(TAGGED, &schema).context("create")?;
     undeclared(session)
 }
 
-fn declare(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    let session = open_session(&folder.join("region"))?;
-    let namespace = plain(&session, TAGGED)?;
-    at_edge();
-    let declared = session.add_tags(namespace, &tag_schemas());
-    at_edge();
-    declared.map_err(text("declare"))
+fn declare(session: &Session, namespace: Namespace) -> Result<(), Error> {
+    session.add_tags(namespace, &tag_schemas())
 }
 
 fn is_declared(session: &Session) -> Result<bool, String> {
     let namespace = plain(session, TAGGED)?;
-    let tags = session.tags(namespace).map_err(text("tags"))?;
+    let tags = session.tags(namespace).context("tags")?;
     if tags.len() < 2 || tags.iter().any(|tag| tag.state != TagState::Ready) {
         return Ok(false);
     }
@@ -345,27 +345,19 @@ fn is_declared(session: &Session) -> Result<bool, String> {
 fn is_found(session: &Session, key: u32, number: Option<u32>) -> Result<bool, String> {
     let (namespace, bytes) = (plain(session, TAGGED)?, key.to_be_bytes());
     let Some(number) = number else {
-        return Ok(session.get(namespace, &bytes).map_err(text("get"))?.is_none());
+        return Ok(session.get(namespace, &bytes).context("get")?.is_none());
     };
     let value = number.to_be_bytes();
-    let view = session.get(namespace, &bytes).map_err(text("get"))?;
+    let view = session.get(namespace, &bytes).context("get")?;
     let is_stored = view.is_some_and(|view| view.bytes() == value);
-    let found = session.find(namespace, "unique", &value).map_err(text("find"))?;
+    let found = session.find(namespace, "unique", &value).context("find")?;
     let is_found = found.is_some_and(|view| view.key() == bytes);
-    let count = session.count_tagged(namespace, "ordered", &value).map_err(text("count"))?;
+    let count = session.count_tagged(namespace, "ordered", &value).context("count")?;
     all_or_none(&format!("the tags of record {key}"), &[is_stored, is_found, count == 1])
-}
-
-fn insert_tagged(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| put_tagged(session, 60, 60))
 }
 
 fn is_inserted(session: &Session) -> Result<bool, String> {
     is_found(session, 60, Some(60))
-}
-
-fn update_tagged(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| put_tagged(session, 3, 70))
 }
 
 fn is_updated(session: &Session) -> Result<bool, String> {
@@ -373,13 +365,8 @@ fn is_updated(session: &Session) -> Result<bool, String> {
     all_or_none("an update of tags", &facts)
 }
 
-fn delete_tagged(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    let session = open_session(&folder.join("region"))?;
-    let namespace = plain(&session, TAGGED)?;
-    at_edge();
-    let deleted = session.delete(namespace, &4_u32.to_be_bytes());
-    at_edge();
-    deleted.map(drop).map_err(text("delete"))
+fn delete_tagged(session: &Session, namespace: Namespace) -> Result<(), Error> {
+    session.delete(namespace, &4_u32.to_be_bytes()).map(drop)
 }
 
 fn is_deleted(session: &Session) -> Result<bool, String> {
@@ -401,39 +388,33 @@ fn grow(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     let namespace = plain(&session, "grown")?;
     (0..GROWN - 5).try_for_each(|number| put(&session, namespace, &[number], b"x"))?;
-    at_edge();
-    let done = (GROWN - 5..GROWN).try_for_each(|number| put(&session, namespace, &[number], b"x"));
-    at_edge();
-    done
+    let mut last = GROWN - 5..GROWN;
+    stepped(at_edge, || last.try_for_each(|number| put(&session, namespace, &[number], b"x")))
 }
 
 /// Records, of which one of the last five splits a bucket.
 const GROWN: u8 = 60;
 
 fn is_grown(session: &Session) -> Result<bool, String> {
-    Ok(session.count(plain(session, "grown")?).map_err(text("count"))? == u64::from(GROWN))
+    Ok(session.count(plain(session, "grown")?).context("count")? == u64::from(GROWN))
 }
 
-/// Bytes of a record that takes a bump range of its own.
-const LARGE: usize = 12_000;
+/// A namespace with a record that takes a bump range of its own.
+const LARGE: &str = "large";
+const LARGE_BYTES: usize = 12_000;
 
-fn enlarge(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| {
-        let namespace = session.namespace("large", &Schema::default())?;
-        session.put(namespace, b"one", &[1; LARGE])?;
-        session.put(namespace, b"one", &[2; LARGE]).map(drop)
-    })
+fn enlarge(session: &Session) -> Result<(), Error> {
+    let namespace = of_values(session, LARGE)?;
+    session.put(namespace, b"one", &[1; LARGE_BYTES])?;
+    session.put(namespace, b"one", &[2; LARGE_BYTES]).map(drop)
 }
 
 fn is_enlarged(session: &Session) -> Result<bool, String> {
-    has(session, "large", b"one", &[2; LARGE])
+    has(session, LARGE, b"one", &[2; LARGE_BYTES])
 }
 
-fn replace(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| {
-        let namespace = session.namespace(OTHERS, &Schema::default())?;
-        session.put(namespace, &[1], &[9; 300]).map(drop)
-    })
+fn replace(session: &Session) -> Result<(), Error> {
+    session.put(of_values(session, OTHERS)?, &[1], &[9; 300]).map(drop)
 }
 
 fn is_replaced(session: &Session) -> Result<bool, String> {
@@ -458,16 +439,16 @@ fn change_blocks(session: &Session, contents: [&[u8]; 2]) -> Result<(), Error> {
 }
 
 fn blocks(session: &Session) -> Result<(), String> {
-    change_blocks(session, [&[1; 700], &[1; 700]]).map_err(text("patch"))
+    change_blocks(session, [&[1; 700], &[1; 700]]).context("patch")
 }
 
-fn patch(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| change_blocks(session, [&[2; 300], &[2; 900]]))
+fn patch(session: &Session) -> Result<(), Error> {
+    change_blocks(session, [&[2; 300], &[2; 900]])
 }
 
 fn is_patched(session: &Session) -> Result<bool, String> {
-    let namespace = of_blocks(session).map_err(text("blocks"))?;
-    let view = session.get(namespace, b"key").map_err(text("get"))?.ok_or("the record is lost")?;
+    let namespace = of_blocks(session).context("blocks")?;
+    let view = session.get(namespace, b"key").context("get")?.ok_or("the record is lost")?;
     let is_new: Vec<bool> = view.blocks().map(|(_, bytes)| bytes.first() == Some(&2)).collect();
     if is_new.len() != 2 {
         return Err(format!("{} blocks are left", is_new.len()));
@@ -477,29 +458,22 @@ fn is_patched(session: &Session) -> Result<bool, String> {
 
 fn logged(session: &Session) -> Result<(), String> {
     others(session)?;
-    session.stream(plain(session, OTHERS)?, WhenFull::LoseOldest).map_err(text("stream"))
+    session.stream(plain(session, OTHERS)?, WhenFull::LoseOldest).context("stream")
 }
 
-fn transact(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| {
-        let namespace = session.namespace(OTHERS, &Schema::default())?;
-        session.transact(|txn| {
-            txn.put(namespace, &[2], &[8; 500])?;
-            txn.put(namespace, b"new", &[8; 100])?;
-            txn.delete(namespace, &[3]).map(drop)
-        })
+fn transact(session: &Session) -> Result<(), Error> {
+    let namespace = of_values(session, OTHERS)?;
+    session.transact(|txn| {
+        txn.put(namespace, &[2], &[8; 500])?;
+        txn.put(namespace, b"new", &[8; 100])?;
+        txn.delete(namespace, &[3]).map(drop)
     })
 }
 
 fn is_transacted(session: &Session) -> Result<bool, String> {
-    let deleted = session.get(plain(session, OTHERS)?, &[3]).map_err(text("get"))?.is_none();
+    let deleted = session.get(plain(session, OTHERS)?, &[3]).context("get")?.is_none();
     let put = [has(session, OTHERS, &[2], &[8; 500])?, has(session, OTHERS, b"new", &[8; 100])?];
     all_or_none("a transaction", &[deleted, put[0], put[1]])
-}
-
-/// The transaction of the killed process happened, or nothing of it.
-fn has_recovered(session: &Session) -> Result<bool, String> {
-    is_transacted(session).map(|_| true)
 }
 
 fn expired(session: &Session) -> Result<(), String> {
@@ -509,18 +483,18 @@ fn expired(session: &Session) -> Result<(), String> {
         let put = |txn: &nearstate_store::Txn<'_>| {
             txn.put_with_metadata(namespace, &[number], b"expired", metadata)
         };
-        session.transact(put).map_err(text("put"))?;
+        session.transact(put).context("put")?;
     }
     Ok(())
 }
 
-fn collect(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| session.collect_expired(100).map(drop))
+fn collect(session: &Session) -> Result<(), Error> {
+    session.collect_expired(100).map(drop)
 }
 
 /// No record is left to collect. A look at it collects what is left.
 fn is_collected(session: &Session) -> Result<bool, String> {
-    let collected = session.collect_expired(100).map_err(text("collect"))?;
+    let collected = session.collect_expired(100).context("collect")?;
     Ok(collected.records == 0)
 }
 
@@ -534,7 +508,7 @@ fn scattered(session: &Session) -> Result<(), String> {
         put(session, namespace, &number.to_be_bytes(), &[5; 1000])?;
     }
     for number in (0..SCATTERED).filter(|number| number % 60 != 0) {
-        session.delete(namespace, &number.to_be_bytes()).map_err(text("delete"))?;
+        session.delete(namespace, &number.to_be_bytes()).context("delete")?;
     }
     Ok(())
 }
@@ -542,32 +516,16 @@ fn scattered(session: &Session) -> Result<(), String> {
 /// Units of 64 bytes for each part of the work.
 const PART_UNITS: u64 = 256;
 
-fn move_together(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    between(folder, at_edge, |session| {
-        let Some(mut work) = session.defragment(1)? else { return Ok(()) };
-        while !work.step(PART_UNITS)? {}
-        Ok(())
-    })
-}
-
-/// Puts records until there is no room.
-fn fill(session: &Session, name: &str, bytes: usize) -> Result<u32, String> {
-    let namespace = plain(session, name)?;
-    let value = vec![4; bytes];
-    for number in 0_u32.. {
-        match session.put(namespace, &number.to_be_bytes(), &value) {
-            Ok(_) => {}
-            Err(Error::Full { .. }) => return Ok(number),
-            Err(error) => return Err(text("fill")(error)),
-        }
-    }
-    unreachable!("a region is full some time")
+fn move_together(session: &Session) -> Result<(), Error> {
+    let Some(mut work) = session.defragment(1)? else { return Ok(()) };
+    while !work.step(PART_UNITS)? {}
+    Ok(())
 }
 
 fn full(session: &Session) -> Result<(), String> {
     fill(session, "huge", 4 << 20)?;
     fill(session, "joined", 1500)?;
-    fill(session, "small", 60).map(drop)
+    fill(session, "small", 60)
 }
 
 /// Records that are deleted first, every second one, so that each free cell has a live neighbour.
@@ -577,24 +535,17 @@ fn join(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     let namespace = plain(&session, "joined")?;
     for number in (0..HOLES).step_by(2) {
-        session.delete(namespace, &number.to_be_bytes()).map_err(text("delete"))?;
+        session.delete(namespace, &number.to_be_bytes()).context("delete")?;
     }
-    at_edge();
-    let done: Vec<_> = [b"a", b"b"].map(|key| session.put(namespace, key, &[6; 2900])).into();
-    at_edge();
-    for put in done {
-        match put {
-            // Others may have taken what was free.
-            Ok(_) | Err(Error::Full { .. }) => {}
-            Err(error) => return Err(text("put")(error)),
-        }
+    let put = |key: &[u8]| session.put(namespace, key, &[6; 2900]);
+    for done in stepped(at_edge, || [put(b"a"), put(b"b")]) {
+        // Others may have taken what was free.
+        unless_full(done)?;
     }
     Ok(())
 }
 
 fn repair(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    at_edge();
-    let repaired = repair_with(&folder.join("region"), &AttachOptions::default());
-    at_edge();
-    repaired.map(drop).map_err(text("repair"))
+    let path = folder.join("region");
+    stepped(at_edge, || repair_with(&path, &AttachOptions::default())).map(drop).context("repair")
 }

@@ -8,9 +8,9 @@ use nearstate_store::{
     Error, Namespace, Region, Schema, Session, StreamItem, StreamedChange, WhenFull,
 };
 
+use crate::error_context::ErrorContext as _;
 use crate::points::{CrashTest, ReachedPoints, points_with};
 use crate::region_access::{create_region, open_session};
-use crate::scenario::{ChildEnd, child_from};
 use crate::verify::check_clean;
 
 const NAME: &str = "lossy";
@@ -47,35 +47,34 @@ pub(crate) fn lose(folder: &Path) -> Result<(), String> {
 }
 
 /// Kills a child at each point of the log, and lets the next one continue.
-///
-/// # Errors
-/// A version that the log has twice or out of order, a record whose last version it does not have,
-/// or a region with faults.
 pub fn losses(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     for point in points_with(&["log.", "hold.", "aside.released"]) {
         for occurrence in [1, 2, 30] {
-            let context = |e| format!("log killed at {point}:{occurrence}: {e}");
-            let path = create_region(test.folder).map_err(context)?;
-            begin(&path).map_err(|e| context(e.to_string()))?;
             let plan = format!("{point}:{occurrence}");
-            let end = child_from(test.starter, test.folder, ("lose", 0, ""), Some(&plan));
-            if end.map_err(context)? == ChildEnd::Killed {
-                reached.count(point);
-                // The next process recovers it. It is killed there, if it gives a position back.
-                let plan = format!("{GIVEN_BACK}:1");
-                let end = child_from(test.starter, test.folder, ("attach", 0, ""), Some(&plan));
-                if end.map_err(context)? == ChildEnd::Killed {
-                    reached.count(GIVEN_BACK);
-                }
-            }
-            verify(&path).map_err(context)?;
-            child_from(test.starter, test.folder, ("lose", 0, ""), None).map_err(context)?;
-            verify(&path).map_err(context)?;
-            check_clean(&path).map_err(context)?;
+            killed_loss(test, point, &plan, &mut reached)
+                .map_err(|e| format!("log killed at {plan}: {e}"))?;
         }
     }
     Ok(reached)
+}
+
+fn killed_loss(
+    test: &CrashTest<'_>,
+    point: &'static str,
+    plan: &str,
+    reached: &mut ReachedPoints,
+) -> Result<(), String> {
+    let path = create_region(test.folder)?;
+    begin(&path).context("begin")?;
+    if reached.count(point, test.is_killed("lose", plan)?) {
+        // The next process recovers it. It is killed there, if it gives a position back.
+        reached.count(GIVEN_BACK, test.is_killed("attach", &format!("{GIVEN_BACK}:1"))?);
+    }
+    verify(&path)?;
+    test.complete("lose")?;
+    verify(&path)?;
+    check_clean(&path).map(drop)
 }
 
 fn begin(path: &Path) -> Result<(), Error> {

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use nearstate_store::{Region, Schema, StreamItem, WhenFull};
 
+use crate::error_context::ErrorContext as _;
 use crate::points::{
     CrashTest, Occurrences, PassedPoints, ReachedPoints, points_where, points_with,
 };
 use crate::region_access::{create_region, open_session};
-use crate::scenario::{ChildEnd, child_from, child_with};
-use crate::spawn::ChildCommand;
+use crate::scenario::{child, child_with};
 use crate::tags::model::TagModel;
 use crate::tags::script_process::{KEPT, ScriptProgress, forget_progress, progress};
 use crate::tags::scripts::{SCRIPTS, TagScript};
@@ -20,41 +20,40 @@ use crate::verify::check_clean;
 
 /// A region at the beginning of a script.
 struct CrashCase<'c> {
-    folder: &'c Path,
-    starter: &'c ChildCommand,
+    test: &'c CrashTest<'c>,
     script: &'c TagScript,
     model: TagModel,
     verifier: ScriptVerifier,
 }
 
 impl<'c> CrashCase<'c> {
-    fn new(test: &CrashTest<'c>, script: &'c TagScript) -> Result<Self, String> {
+    fn new(test: &'c CrashTest<'c>, script: &'c TagScript) -> Result<Self, String> {
         let CrashTest { folder, starter, .. } = *test;
         let path = create_region(folder)?;
         forget_progress(folder)?;
         let mut model = TagModel::default();
         if let Some(before) = script.before {
             let what = format!("{}:before", script.name);
-            child_from(starter, folder, ("tagged", 0, &what), None)?;
+            child(starter, folder, ("tagged", 0, &what), None)?;
             model = model.after_all(&before());
             model.is_forward = false;
             forget_progress(folder)?;
         }
         let verifier = ScriptVerifier::new(&path, script, &mut model)?;
-        Ok(Self { folder, starter, script, model, verifier })
+        Ok(Self { test, script, model, verifier })
     }
 
-    /// A child executes the script and is killed at a point.
-    fn play(&self, plan: &str) -> Result<ChildEnd, String> {
-        child_from(self.starter, self.folder, ("tagged", 0, self.script.name), Some(plan))
+    /// A child executes the script from a step on. True if it was killed as planned.
+    fn play(&self, from: usize, plan: Option<&str>) -> Result<bool, String> {
+        child(self.test.starter, self.test.folder, ("tagged", from, self.script.name), plan)
     }
 
     /// Verifies the region, has the rest of the script executed, and verifies it again.
     fn verify(mut self) -> Result<(), String> {
-        let path = self.folder.join("region");
+        let path = self.test.folder.join("region");
         let steps = (self.script.work)();
-        check_clean(&path).map_err(|e| format!("after recovery: {e}"))?;
-        let ScriptProgress { done, is_begun } = progress(self.folder)?;
+        check_clean(&path).context("after recovery")?;
+        let ScriptProgress { done, is_begun } = progress(self.test.folder)?;
         let before = self.model.after_all(steps.get(..done).unwrap_or_default());
         let models = match steps.get(done) {
             Some(step) if is_begun => before.after(step),
@@ -68,12 +67,11 @@ impl<'c> CrashCase<'c> {
         let remaining = steps.get(from..).unwrap_or_default();
         let expected =
             models.get(which).map(|model| model.after_all(remaining)).unwrap_or_default();
-        child_from(self.starter, self.folder, ("tagged", from, self.script.name), None)
-            .map_err(|e| format!("continuing: {e}"))?;
-        let compared = self.verifier.compare(&path, &[expected]);
-        compared.map_err(|e| format!("after continuing from step {from}: {e}"))?;
-        check_clean(&path).map_err(|e| format!("after continuing: {e}"))?;
-        Ok(())
+        self.play(from, None).context("continuing")?;
+        self.verifier
+            .compare(&path, &[expected])
+            .map_err(|e| format!("after continuing from step {from}: {e}"))?;
+        check_clean(&path).map(drop).context("after continuing")
     }
 }
 
@@ -101,9 +99,9 @@ pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
         let points = points_where(|point| passed.has(point, 1));
         reached.each(points, &occurrences, script.name, &mut |plan, _| {
             let case = CrashCase::new(test, script)?;
-            let end = case.play(plan)?;
+            let is_killed = case.play(0, Some(plan))?;
             case.verify()?;
-            Ok(end == ChildEnd::Killed)
+            Ok(is_killed)
         })?;
     }
     Ok(reached)
@@ -132,7 +130,9 @@ pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
             for second in points_with(&of_recovery) {
                 pair += 1;
                 if pair.is_multiple_of(test.stride) && passed.has(first, FIRST_DEATH) {
-                    two_deaths(test, script, [first, second], &mut reached)?;
+                    two_deaths(test, script, [first, second], &mut reached).map_err(|e| {
+                        format!("{} killed at {first}, then {second}: {e}", script.name)
+                    })?;
                 }
             }
         }
@@ -146,41 +146,40 @@ fn two_deaths(
     [first, second]: [&'static str; 2],
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
-    let context = |e| format!("{} killed at {first}, then {second}: {e}", script.name);
-    let case = CrashCase::new(test, script).map_err(context)?;
-    if case.play(&format!("{first}:{FIRST_DEATH}")).map_err(context)? == ChildEnd::Finished {
-        return Ok(());
+    let case = CrashCase::new(test, script)?;
+    if reached.count(first, case.play(0, Some(&format!("{first}:{FIRST_DEATH}")))?) {
+        reached.count(second, test.is_killed("attach", &format!("{second}:1"))?);
+        case.verify()?;
     }
-    reached.count(first);
-    let plan = format!("{second}:1");
-    let end = child_from(test.starter, test.folder, ("attach", 0, ""), Some(&plan));
-    let end = end.map_err(context)?;
-    if end == ChildEnd::Killed {
-        reached.count(second);
-    }
-    case.verify().map_err(context)
+    Ok(())
 }
 
 /// Kills a process while it creates the log or writes to it, in a namespace whose log refuses
 /// commits when it is full. The next process in its place writes until it is refused.
-pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
+pub fn kept(test: &CrashTest<'_>) -> Result<u64, String> {
     let mut kills = 0;
     for point in points_with(&["log.", "hold.", "txn.prepared", "txn.decided"]) {
         for occurrence in [1, 3] {
-            let context = |e| format!("filling killed at {point}:{occurrence}: {e}");
-            let path = create_region(folder).map_err(context)?;
-            stream_kept(&path).map_err(|e| context(e.to_string()))?;
             let plan = format!("{point}:{occurrence}");
-            let end = child_from(starter, folder, ("fill", 0, ""), Some(&plan));
-            kills += u64::from(end.map_err(context)? == ChildEnd::Killed);
-            // The dead process's slot is free, and what the log holds in it.
-            child_from(starter, folder, ("attach", 0, ""), None).map_err(context)?;
-            child_from(starter, folder, ("fill", 0, ""), None).map_err(context)?;
-            verify_kept(&path).map_err(context)?;
-            check_clean(&path).map_err(context)?;
+            let is_killed =
+                killed_fill(test, &plan).map_err(|e| format!("filling killed at {plan}: {e}"))?;
+            kills += u64::from(is_killed);
         }
     }
     Ok(kills)
+}
+
+/// False if the child was not killed.
+fn killed_fill(test: &CrashTest<'_>, plan: &str) -> Result<bool, String> {
+    let path = create_region(test.folder)?;
+    stream_kept(&path).context("stream")?;
+    let is_killed = test.is_killed("fill", plan)?;
+    // The dead process's slot is free, and what the log holds in it.
+    test.complete("attach")?;
+    test.complete("fill")?;
+    verify_kept(&path)?;
+    check_clean(&path)?;
+    Ok(is_killed)
 }
 
 fn stream_kept(path: &Path) -> nearstate_store::Result<()> {
@@ -192,10 +191,10 @@ fn stream_kept(path: &Path) -> nearstate_store::Result<()> {
 /// Each version of each record is in the log once, and nothing is lost.
 fn verify_kept(path: &Path) -> Result<(), String> {
     let session = open_session(path)?;
-    let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
+    let ns = session.namespace(KEPT, &Schema::default()).context("open")?;
     let mut streamed: BTreeMap<Vec<u8>, (u64, u64)> = BTreeMap::new();
-    let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
-    while let Some(next) = consumer.next().map_err(|e| format!("stream: {e}"))? {
+    let mut consumer = session.commit_stream().context("stream")?;
+    while let Some(next) = consumer.next().context("stream")? {
         let StreamItem::Transaction(entry) = next else { return Err(format!("{next:?}")) };
         for record in entry.records() {
             let record = record.map_err(|e| format!("{e:?}"))?;
@@ -208,8 +207,8 @@ fn verify_kept(path: &Path) -> Result<(), String> {
         }
     }
     let mut records = 0;
-    let mut scan = session.scan(ns).map_err(|e| format!("scan: {e}"))?;
-    while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
+    let mut scan = session.scan(ns).context("scan")?;
+    while let Some(view) = scan.next().context("scan")? {
         records += 1;
         let last = streamed.get(view.key()).map(|(_, last)| *last);
         if last != Some(view.version()) {

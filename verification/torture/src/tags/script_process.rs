@@ -12,6 +12,7 @@ use nearstate_store::{
     TagSchema, Txn, WhenFull,
 };
 
+use crate::error_context::ErrorContext as _;
 use crate::region_access::open_session;
 use crate::tags::model::{FORWARD_MS, ScriptChange, ScriptStep, space_of};
 use crate::tags::scripts::named;
@@ -74,14 +75,13 @@ fn progress_path(folder: &Path) -> PathBuf {
 /// Clears the progress.
 #[cfg(feature = "crash-points")]
 pub(crate) fn forget_progress(folder: &Path) -> Result<(), String> {
-    File::create(progress_path(folder)).map(drop).map_err(|e| format!("progress: {e}"))
+    File::create(progress_path(folder)).map(drop).context("progress")
 }
 
 /// Reads the progress of the last process.
 #[cfg(feature = "crash-points")]
 pub(crate) fn progress(folder: &Path) -> Result<ScriptProgress, String> {
-    let text =
-        std::fs::read_to_string(progress_path(folder)).map_err(|e| format!("progress: {e}"))?;
+    let text = std::fs::read_to_string(progress_path(folder)).context("progress")?;
     let mut progress = ScriptProgress::default();
     for line in text.lines() {
         match line.split_once(' ') {
@@ -106,14 +106,11 @@ pub(crate) fn play(folder: &Path, what: &str, from: usize) -> Result<(), String>
         _ => (script.work)(),
     };
     let session = open_session(&folder.join("region"))?;
-    let spaces = ScriptNamespaces::open(&session).map_err(|e| format!("open: {e}"))?;
-    let mut file = OpenOptions::new()
-        .append(true)
-        .open(progress_path(folder))
-        .map_err(|e| format!("progress: {e}"))?;
+    let spaces = ScriptNamespaces::open(&session).context("open")?;
+    let mut file =
+        OpenOptions::new().append(true).open(progress_path(folder)).context("progress")?;
     let mut write_progress = |what: &str, number: usize| {
-        file.write_all(format!("{what} {number}\n").as_bytes())
-            .map_err(|e| format!("progress: {e}"))
+        file.write_all(format!("{what} {number}\n").as_bytes()).context("progress")
     };
     for step in steps.iter().take(from) {
         if let ScriptStep::Forward(is_forward) = step {
@@ -295,8 +292,8 @@ pub(crate) const KEPT: &str = "kept";
 /// log refuses: it holds what was replaced.
 pub(crate) fn fill(folder: &Path) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
-    let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
-    let first = session.count(ns).map_err(|e| format!("count: {e}"))?;
+    let ns = session.namespace(KEPT, &Schema::default()).context("open")?;
+    let first = session.count(ns).context("count")?;
     let value = vec![7; 400_000];
     for number in first..first + FILL_MAX {
         let key = format!("{KEPT}/{number}");

@@ -11,6 +11,7 @@ use nearstate_store::{
 };
 use serde::Serialize;
 
+use crate::error_context::ErrorContext as _;
 use crate::region_access::{clean_up, create_folder};
 use crate::rng::{Rng, seeded};
 use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
@@ -148,11 +149,11 @@ impl TagStress<'_> {
     fn all(&mut self, tick: &mut dyn FnMut(&TagStressTotals)) -> Result<(), String> {
         let path = self.options.folder.join("region");
         let options = CreateOptions { bytes_max: BYTES_MAX, ..CreateOptions::default() };
-        let region = Region::create(&path, &options).map_err(|e| format!("create: {e}"))?;
-        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let region = Region::create(&path, &options).context("create")?;
+        let session = region.session().context("session")?;
         let ns = open(&session)?;
-        let mut watch = session.watch(ns, Filter::Namespace).map_err(|e| format!("watch: {e}"))?;
-        session.stream(ns, WhenFull::Refuse).map_err(|e| format!("stream: {e}"))?;
+        let mut watch = session.watch(ns, Filter::Namespace).context("watch")?;
+        session.stream(ns, WhenFull::Refuse).context("stream")?;
         drop(session);
         while self.totals.kills < self.options.kills {
             self.round(&region, &mut watch, tick)?;
@@ -174,8 +175,8 @@ impl TagStress<'_> {
         watch: &mut Watch,
         tick: &mut dyn FnMut(&TagStressTotals),
     ) -> Result<(), String> {
-        let session = region.session().map_err(|e| format!("session: {e}"))?;
-        let mut stream = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
+        let session = region.session().context("session")?;
+        let mut stream = session.commit_stream().context("stream")?;
         let TagStressOptions { writers, collectors, readers, .. } = *self.options;
         for (role, count) in [
             ("tagged-writer", writers),
@@ -223,7 +224,7 @@ impl TagStress<'_> {
     /// Reads the rings and acknowledges the stream.
     fn drain(&mut self, stream: &mut CommitStream<'_>, watch: &mut Watch) -> Result<(), String> {
         // The watchers' ring first: it is the smaller one.
-        while let Some(notice) = watch.next().map_err(|e| format!("watch: {e}"))? {
+        while let Some(notice) = watch.next().context("watch")? {
             match notice {
                 Notice::Event(event) if !self.replay.has_lost_events => {
                     self.replay.add_event(&event)?;
@@ -234,7 +235,7 @@ impl TagStress<'_> {
         }
         // Limited, so that the watchers' ring is read again soon.
         for _ in 0..2000 {
-            match stream.next().map_err(|e| format!("stream: {e}"))? {
+            match stream.next().context("stream")? {
                 None => break,
                 Some(StreamItem::Transaction(entry)) => self.replay.add_entry(&entry)?,
                 Some(StreamItem::Lost { transactions }) => {
@@ -244,18 +245,17 @@ impl TagStress<'_> {
                 }
             }
         }
-        stream.acknowledge().map_err(|e| format!("acknowledge: {e}"))
+        stream.acknowledge().context("acknowledge")
     }
 
     /// No process is writing: compares the rings with the records.
     fn verify(&mut self, region: &Region, watch: &mut Watch) -> Result<(), String> {
-        let session = region.session().map_err(|e| format!("session: {e}"))?;
+        let session = region.session().context("session")?;
         let ns = open(&session)?;
-        let mut stream = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
+        let mut stream = session.commit_stream().context("stream")?;
         for has_collected in [false, true] {
             if has_collected {
-                let collected = session.collect_expired(usize::MAX);
-                collected.map_err(|e| format!("collect: {e}"))?;
+                session.collect_expired(usize::MAX).context("collect")?;
             }
             // Two full rings contain less than this many batches.
             for _ in 0..100 {

@@ -9,6 +9,7 @@ use nearstate_store::{
     TagState, Values, View, Watch,
 };
 
+use crate::error_context::ErrorContext as _;
 use crate::region_access::open_session;
 use crate::tags::model::{ModelRecord, TagModel, tags_text};
 use crate::tags::script_process::{ScriptNamespaces, stream};
@@ -48,16 +49,16 @@ impl ScriptVerifier {
             return Ok(verifier);
         }
         let session = open_session(path)?;
-        let spaces = ScriptNamespaces::open(&session).map_err(|e| format!("open: {e}"))?;
+        let spaces = ScriptNamespaces::open(&session).context("open")?;
         for space in script.watched {
             let ns = spaces.of(space).map_err(|e| e.to_string())?;
-            let watch = session.watch(ns, Filter::Namespace).map_err(|e| format!("watch: {e}"))?;
+            let watch = session.watch(ns, Filter::Namespace).context("watch")?;
             verifier.watches.push((space, watch));
             verifier.events.insert((*space).to_owned(), Vec::new());
             model.events.insert((*space).to_owned(), Vec::new());
         }
         for (space, is_keeping) in script.streamed {
-            stream(&session, &spaces, space, *is_keeping).map_err(|e| format!("stream: {e}"))?;
+            stream(&session, &spaces, space, *is_keeping).context("stream")?;
             model.streamed.insert((*space).to_owned());
         }
         Ok(verifier)
@@ -68,8 +69,8 @@ impl ScriptVerifier {
     pub(crate) fn compare(&mut self, path: &Path, models: &[TagModel]) -> Result<usize, String> {
         self.read_watches()?;
         let session = open_session(path)?;
-        let spaces = ScriptNamespaces::open(&session).map_err(|e| format!("open: {e}"))?;
-        let state = RegionContent::read(&session, &spaces).map_err(|e| format!("read: {e}"))?;
+        let spaces = ScriptNamespaces::open(&session).context("open")?;
+        let state = RegionContent::read(&session, &spaces).context("read")?;
         let (streams, versions) = read_stream(&session)?;
         self.compare_versions(&versions)?;
         let mut differences = Vec::new();
@@ -210,8 +211,8 @@ fn step_text(session: &Session, record: &StreamedRecord<'_>) -> Result<String, S
 fn read_stream(session: &Session) -> Result<(Vec<WriterStream>, Versions), String> {
     let mut all: BTreeMap<u32, WriterStream> = BTreeMap::new();
     let (mut versions, mut last) = (Versions::new(), 0);
-    let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
-    while let Some(item) = consumer.next().map_err(|e| format!("stream: {e}"))? {
+    let mut consumer = session.commit_stream().context("stream")?;
+    while let Some(item) = consumer.next().context("stream")? {
         let entry = match item {
             StreamItem::Transaction(entry) => entry,
             StreamItem::Lost { transactions } => {
@@ -321,8 +322,9 @@ impl RegionContent {
                         .map_err(|e| format!("{name}={value}: {e}"))?;
                     self.compare_lookup((space, name, value), &found)?;
                     if name != "guti" {
-                        let count = session.count_tagged(ns, name, value.as_bytes());
-                        let count = count.map_err(|e| format!("count of {value}: {e}"))?;
+                        let count = session
+                            .count_tagged(ns, name, value.as_bytes())
+                            .map_err(|e| format!("count of {value}: {e}"))?;
                         if count != model.count(space, name, value) {
                             return Err(format!("{space}: {count} records have {name}={value}"));
                         }

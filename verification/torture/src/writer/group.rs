@@ -8,6 +8,7 @@ use super::{
 };
 use crate::clock::now_ns;
 use crate::content::{ContentStamp, KeySpace, TortureKey, counter};
+use crate::error_context::ErrorContext as _;
 use crate::journal::{CONFLICT, EntryKind, JournalEntry, WriteKind};
 use crate::oracle::{ObservedRecord, block_name, observe};
 use crate::rng::{Rng, percent};
@@ -111,7 +112,7 @@ impl JournaledWriter {
     /// Executes a transaction without its commit, which must have no effect.
     fn abort_group(&self, orders: &[PlannedWrite]) -> Result<(), String> {
         let intents = self.intents(orders)?;
-        let txn = self.session.begin().map_err(|e| format!("begin: {e}"))?;
+        let txn = self.session.begin().context("begin")?;
         for intent in &intents {
             match self.change(&txn, intent) {
                 Ok(_) => {}

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use nearstate_torture::points::{
-    CrashTest, adoptions, drops, limit_recoveries, limits, recoveries, removals, repairs, takes,
-    writes,
+    CrashTest, ReachedPoints, adoptions, drops, limit_recoveries, limits, recoveries, removals,
+    repairs, takes, writes,
 };
 use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags;
@@ -22,6 +22,21 @@ fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTest<'t> 
     CrashTest { folder, starter, occurrences: 3, stride }
 }
 
+/// Runs a test in a folder of its own.
+fn in_folder<T>(name: &str, test: impl FnOnce(&CrashTest<'_>) -> Result<T, String>) -> T {
+    let (folder, starter) = (folder(name), starter());
+    let done = test(&crash_test(&folder, &starter)).unwrap_or_else(|e| panic!("{e}"));
+    std::fs::remove_dir_all(folder).unwrap();
+    done
+}
+
+/// Fails unless these points were reached.
+fn with(reached: Result<ReachedPoints, String>, points: &[&str]) -> ReachedPoints {
+    let reached = reached.unwrap_or_else(|e| panic!("{e}"));
+    assert!(points.iter().all(|point| reached.kills.contains_key(point)), "{reached:?}");
+    reached
+}
+
 /// Also covers tags, expiry, watchers, the commit stream, counters, objects and the removal of
 /// namespaces: only all scenarios and scripts together reach every point.
 #[test]
@@ -37,30 +52,25 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
         let adopted = adoptions(&test(fourth));
         (plain.join().unwrap(), recovered.join().unwrap(), tagged, adopted)
     });
-    let mut reached = plain.unwrap_or_else(|e| panic!("{e}"));
-    let tagged = tagged.unwrap_or_else(|e| panic!("{e}"));
+    let mut reached = with(plain, &[]);
     let of_events = ["txn.prepared", "txn.appended", "entry.numbered", "ring.published"];
-    assert!(of_events.iter().all(|point| tagged.kills.contains_key(point)));
-    let recovered = recovered.unwrap_or_else(|e| panic!("{e}"));
-    let adopted = adopted.unwrap_or_else(|e| panic!("{e}"));
     let of_adoption = ["attach.adopted", "attach.recovered", "attach.released", "recover.record"];
-    assert!(of_adoption.iter().all(|point| adopted.kills.contains_key(point)), "{adopted:?}");
-    let dropped = drops(fourth, &starter).unwrap_or_else(|e| panic!("{e}"));
-    let removed = removals(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
     let of_removal = ["removal.begun", "removal.committed", "removal.finished", "namespace.reused"];
-    assert!(of_removal.iter().all(|point| removed.kills.contains_key(point)), "{removed:?}");
-    let taken = takes(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
     let of_takes = ["take.locked", "take.moved", "take.recorded", "take.cut", "take.done"];
-    assert!(of_takes.iter().all(|point| taken.kills.contains_key(point)), "{taken:?}");
-    let limited = limits(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
     let of_limits = ["usage.locking", "usage.measured", "usage.reserved", "usage.settled"];
-    assert!(of_limits.iter().all(|point| limited.kills.contains_key(point)), "{limited:?}");
-    let lost = tags::log_kills::losses(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
     let of_losses = ["log.raised", "log.gap_stored", "log.given_back", "hold.released"];
-    assert!(of_losses.iter().all(|point| lost.kills.contains_key(point)), "{lost:?}");
-    let more = [recovered, tagged, adopted, dropped, removed, taken, limited, lost]
-        .into_iter()
-        .flat_map(|part| part.kills);
+    let test = test(fourth);
+    let more = [
+        with(recovered, &[]),
+        with(tagged, &of_events),
+        with(adopted, &of_adoption),
+        with(drops(&test), &[]),
+        with(removals(&test), &of_removal),
+        with(takes(&test), &of_takes),
+        with(limits(&test), &of_limits),
+        with(tags::log_kills::losses(&test), &of_losses),
+    ];
+    let more = more.into_iter().flat_map(|part| part.kills);
     for (point, kills) in more {
         *reached.kills.entry(point).or_default() += kills;
     }
@@ -86,43 +96,31 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
 
 #[test]
 fn a_repair_that_is_killed_at_any_store_is_completed_by_the_next() {
-    let folder = folder("repairs");
-    let starter = starter();
-    let reached = repairs(&crash_test(&folder, &starter)).unwrap_or_else(|e| panic!("{e}"));
+    let reached = in_folder("repairs", repairs);
     println!("{:#?}", reached.kills);
     assert!(reached.kills["repair.stored"] > 50, "{reached:?}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_kill_at_any_point_of_a_recovery_leaves_each_record_counted_once() {
-    let folder = folder("limit-recoveries");
-    let starter = starter();
-    let reached = limit_recoveries(&crash_test(&folder, &starter));
-    let reached = reached.unwrap_or_else(|e| panic!("{e}"));
+    let reached = in_folder("limit-recoveries", limit_recoveries);
     println!("{:#?}", reached.kills);
     assert!(reached.kills["usage.settled"] > 5 && reached.kills["count.added"] > 2, "{reached:?}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_kill_during_recovery_of_a_commit_delivers_each_event_once() {
-    let folder = folder("tagged-recoveries");
-    let starter = starter();
-    let test = CrashTest { occurrences: 4, ..crash_test(&folder, &starter) };
-    let reached = tags::points::recoveries(&test);
-    let reached = reached.unwrap_or_else(|e| panic!("{e}"));
+    let reached = in_folder("tagged-recoveries", |test| {
+        tags::points::recoveries(&CrashTest { occurrences: 4, ..*test })
+    });
     println!("{:#?}", reached.kills);
     assert!(reached.kills.contains_key("entry.numbered"));
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_stream_that_refuses_when_full_loses_nothing_after_any_kill() {
-    let folder = folder("tagged-kept");
-    let kills = tags::points::kept(&folder, &starter()).unwrap_or_else(|e| panic!("{e}"));
+    let kills = in_folder("tagged-kept", tags::points::kept);
     assert!(kills > 10, "{kills} kills");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// `nearstate torture --repair-kills 10000` kills more.

@@ -2,12 +2,11 @@
 //! a stopped one only those that need what it holds, and the refusal names it.
 //!
 //! A loaded machine can delay any single operation. Where a bound is checked, the fastest attempt
-//! must keep it, or an operation counts as delayed only if it used the processor meanwhile, as one
-//! that waits for a lock does.
+//! must keep it, or the operation must not have waited for a lock ([`WaitWatch`]).
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "functions that tests share")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nearstate_store::{Error, Kind, Namespace, Region, Schema, Session};
@@ -17,43 +16,15 @@ use nearstate_torture::removals::RemovalCase;
 use nearstate_torture::scenario::{named, prepare};
 use nearstate_torture::spawn::{ChildProcess, ChildRole, was_killed};
 use nearstate_torture::verify::check_clean;
+use nearstate_torture::wait_watch::WaitWatch;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use crate::fixture::{folder, starter};
 
 /// The promised delay after the holder of a lock has died.
 const DEAD_HOLDER_MAX: Duration = Duration::from_millis(10);
-
-/// A delay of the store's longest wait for a lock, which a stopped process must not cause.
-const STALL: Duration = Duration::from_millis(900);
-
-/// The processor time that such a wait takes at least, also beside ten busy processes. An operation
-/// that waits for nothing takes a thousandth of it.
-const STALL_CPU: Duration = Duration::from_millis(30);
-
-/// Measures how long an operation waited for a lock.
-struct LockWatch {
-    begun: Instant,
-    cpu: Duration,
-}
-
-impl LockWatch {
-    fn start() -> Self {
-        Self { begun: Instant::now(), cpu: cpu_time() }
-    }
-
-    fn has_stalled(&self) -> bool {
-        self.begun.elapsed() > STALL && cpu_time().saturating_sub(self.cpu) > STALL_CPU
-    }
-}
-
-/// The processor time of this thread.
-fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
-}
 
 fn start(folder: &Path, role: &str, number: u64, more: &str, plan: &str) -> ChildProcess {
     let settings = &[("NEARSTATE_CRASH_AT", plan)];
@@ -71,9 +42,31 @@ fn pid(child: &ChildProcess) -> Pid {
     Pid::from_raw(child.process.id().cast_signed())
 }
 
-fn wait_until_stopped(child: &ChildProcess) {
-    let status = waitpid(pid(child), Some(WaitPidFlag::WUNTRACED)).unwrap();
+/// Starts a child that stops at a point, and waits until it has.
+fn stopped(folder: &Path, role: &str, number: u64, more: &str, point: &str) -> ChildProcess {
+    let child = start(folder, role, number, more, &format!("{point}:stop"));
+    let status = waitpid(pid(&child), Some(WaitPidFlag::WUNTRACED)).unwrap();
     assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
+    child
+}
+
+/// The points whose names begin with one of these prefixes, with the folder of a test at each.
+fn points(prefixes: &[&str]) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    let is_wanted = |point: &&str| prefixes.iter().any(|prefix| point.starts_with(prefix));
+    let points = nearstate_store::crash::POINTS.iter().copied().filter(is_wanted);
+    points.map(|point| (point, folder(&format!("stopped-{}", point.replace('.', "-")))))
+}
+
+/// Creates a namespace, which is refused exactly if the stopped child holds the namespaces.
+fn create_another(session: &Session, child: &ChildProcess, (point, is_held): (&str, bool)) {
+    let schema = Schema { kind: Kind::Value, ..Schema::default() };
+    match session.namespace("another", &schema) {
+        Ok(_) => assert!(!is_held, "{point} holds nothing"),
+        Err(Error::Stalled { holder }) => {
+            assert_eq!((holder.pid, is_held), (child.process.id(), true), "{point}");
+        }
+        Err(error) => panic!("{point}: {error}"),
+    }
 }
 
 /// Lets a stopped child finish its work, which must succeed.
@@ -137,8 +130,7 @@ fn a_writer_that_waits_when_the_holder_dies_continues_within_ten_milliseconds() 
     let mut waits = Vec::new();
     let region = prepared(&folder, "insert");
     for _ in 0..30 {
-        let mut child = start(&folder, "put", 5, "", "publish.recorded:1:stop");
-        wait_until_stopped(&child);
+        let mut child = stopped(&folder, "put", 5, "", "publish.recorded:1");
         let (ready, is_ready) = std::sync::mpsc::channel();
         let delay = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
@@ -170,19 +162,18 @@ fn work_beside_stopped(scenario: &str, plan: &str, len: usize) {
     let region = prepared(&folder, scenario);
     let session = region.session().unwrap();
     let other = open(&session, "own");
-    let mut child = start(&folder, "scenario", 0, scenario, plan);
-    wait_until_stopped(&child);
+    let mut child = stopped(&folder, "scenario", 0, scenario, plan);
     let mut longest = Duration::ZERO;
     let value = vec![7_u8; len];
     for number in 0..3000_u32 {
-        let watch = LockWatch::start();
+        let watch = WaitWatch::start();
         let key = format!("other-{}", number / 2 * 2 % 1000);
         let done = match number % 2 {
             0 => session.put(other, key.as_bytes(), &value).map(drop),
             _ => session.delete(other, key.as_bytes()).map(drop),
         };
         done.unwrap_or_else(|error| panic!("{plan}: {error}"));
-        longest = longest.max(watch.begun.elapsed());
+        longest = longest.max(watch.elapsed());
         assert!(!watch.has_stalled(), "{plan}: operation {number} waited for a lock");
     }
     println!("a process stopped at {plan} of {scenario}: longest {longest:?}");
@@ -194,18 +185,18 @@ fn work_beside_stopped(scenario: &str, plan: &str, len: usize) {
 #[test]
 fn a_stopped_holder_of_a_chunk_or_of_an_index_split_delays_no_other_process() {
     for (scenario, plan, len) in [
-        ("grow", "split.built:3:stop", 20),
-        ("grow", "split.locked:5:stop", 20),
-        ("free", "free.cut:1:stop", 60_000),
-        ("free", "span.extended:1:stop", 60_000),
-        ("grow", "chunk.marked:1:stop", 20),
-        ("holes", "harvest.marked:1:stop", 60),
-        ("chunk", "frontier.tables:2:stop", 20),
-        ("chunk", "frontier.raised:2:stop", 20),
+        ("grow", "split.built:3", 20),
+        ("grow", "split.locked:5", 20),
+        ("free", "free.cut:1", 60_000),
+        ("free", "span.extended:1", 60_000),
+        ("grow", "chunk.marked:1", 20),
+        ("holes", "harvest.marked:1", 60),
+        ("chunk", "frontier.tables:2", 20),
+        ("chunk", "frontier.raised:2", 20),
         // The first ones are those of new namespaces.
-        ("grow", "segment.published:1:stop", 20),
-        ("grow", "segment.published:8:stop", 20),
-        ("grow", "segment.committed:1:stop", 20),
+        ("grow", "segment.published:1", 20),
+        ("grow", "segment.published:8", 20),
+        ("grow", "segment.committed:1", 20),
     ] {
         work_beside_stopped(scenario, plan, len);
     }
@@ -236,7 +227,7 @@ fn write_beside_joining(folder: &Path, stopped: u32, len: usize, plan: &str) -> 
         if session.get(grow, &key).unwrap().is_none() {
             break; // The region was full before.
         }
-        let watch = LockWatch::start();
+        let watch = WaitWatch::start();
         let written = match number % 2 {
             0 => session.put(grow, &key, &vec![7; len]).map(drop),
             _ => session.delete(grow, &key).map(drop),
@@ -274,13 +265,10 @@ fn a_process_that_is_stopped_while_it_joins_memory_delays_one_bucket_at_most() {
     {
         let full = folder(&format!("stopped-{scenario}"));
         drop(prepared(&full, scenario));
-        let points = nearstate_store::crash::POINTS.iter();
-        for point in points.filter(|point| prefixes.iter().any(|one| point.starts_with(one))) {
-            let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
+        for (point, folder) in points(prefixes) {
             copy_folder(&full, &folder);
-            let plan = format!("{point}:1:stop");
-            let mut child = start(&folder, "scenario", 0, scenario, &plan);
-            wait_until_stopped(&child);
+            let plan = format!("{point}:1");
+            let mut child = stopped(&folder, "scenario", 0, scenario, &plan);
             let refused = write_beside_joining(&folder, child.process.id(), len, &plan);
             println!("a process stopped at {plan} of {scenario}: {refused} refused");
             resume(&mut child, &folder);
@@ -305,11 +293,10 @@ fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
     let session = region.session().unwrap();
     let own = open(&session, "own");
     let before = session.get(own, &key(5)).unwrap().unwrap().version();
-    let mut child = start(&folder, "put", 5, "", "publish.recorded:1:stop");
-    wait_until_stopped(&child);
+    let mut child = stopped(&folder, "put", 5, "", "publish.recorded:1");
     let (mut refused, mut done) = (0, 0);
     for number in 1000..1400 {
-        let watch = LockWatch::start();
+        let watch = WaitWatch::start();
         match session.put(own, &key(number), &[1; 100]) {
             Ok(_) => {
                 done += 1;
@@ -349,35 +336,23 @@ fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
 /// holds, and names it.
 #[test]
 fn a_process_that_is_stopped_while_it_attaches_delays_no_other() {
-    let steps = ["attach.", "namespace.", "detach."];
-    let points = nearstate_store::crash::POINTS.iter();
-    let points = points.filter(|point| steps.iter().any(|step| point.starts_with(step)));
     let of_dead = ["attach.adopted", "attach.recovered", "attach.released"];
-    for point in points.filter(|point| !of_dead.contains(point)) {
-        let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
+    let points = points(&["attach.", "namespace.", "detach."]);
+    for (point, folder) in points.filter(|(point, _)| !of_dead.contains(point)) {
         let region = prepared(&folder, "grow");
         let session = region.session().unwrap();
         let known = open(&session, "known");
-        let mut child = start(&folder, "put", 5, "", &format!("{point}:1:stop"));
-        wait_until_stopped(&child);
+        let mut child = stopped(&folder, "put", 5, "", &format!("{point}:1"));
         let other_region = Region::attach(&folder.join("region")).unwrap();
         for number in 0..20 {
-            let watch = LockWatch::start();
+            let watch = WaitWatch::start();
             let other = other_region.session().unwrap();
             let known_too = open(&other, "known");
             other.put(known_too, &key(number), b"others").unwrap();
             session.put(known, &key(number), b"others").unwrap();
-            assert!(!watch.has_stalled(), "{point}: {:?}", watch.begun.elapsed());
+            assert!(!watch.has_stalled(), "{point}: {:?}", watch.elapsed());
         }
-        let schema = Schema { kind: Kind::Value, ..Schema::default() };
-        match session.namespace("another", &schema) {
-            Ok(_) => assert!(!point.starts_with("namespace."), "{point} holds nothing"),
-            Err(Error::Stalled { holder }) => {
-                assert_eq!(holder.pid, child.process.id(), "{point}");
-                assert!(point.starts_with("namespace."), "{point} holds the namespaces");
-            }
-            Err(error) => panic!("{point}: {error}"),
-        }
+        create_another(&session, &child, (point, point.starts_with("namespace.")));
         resume(&mut child, &folder);
         open(&session, "another");
         drop((other_region, session, region));
@@ -390,28 +365,20 @@ fn a_process_that_is_stopped_while_it_attaches_delays_no_other() {
 /// the stopped process holds, and names it.
 #[test]
 fn a_process_that_is_stopped_while_it_removes_a_namespace_delays_no_writer() {
-    let points = nearstate_store::crash::POINTS.iter();
-    for point in points.filter(|point| point.starts_with("removal.")) {
-        let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
+    for (point, folder) in points(&["removal."]) {
         let case = RemovalCase::new(&folder).unwrap();
         let (session, old) = (case.session(), case.old()[0]);
-        let mut child = start(&folder, "remove-namespaces", 0, "", &format!("{point}:1:stop"));
-        wait_until_stopped(&child);
-        let is_removed = !["removal.begun", "removal.walked"].contains(point);
-        let watch = LockWatch::start();
+        let mut child = stopped(&folder, "remove-namespaces", 0, "", &format!("{point}:1"));
+        let is_removed = !["removal.begun", "removal.walked"].contains(&point);
+        let watch = WaitWatch::start();
         match session.put(old, &key(1), b"others") {
             Ok(_) => assert!(!is_removed, "{point}"),
             Err(Error::BadArgument { .. }) => assert!(is_removed, "{point}"),
             Err(error) => panic!("{point}: {error}"),
         }
         assert_eq!(session.has_namespace(old), !is_removed, "{point}");
-        assert!(!watch.has_stalled(), "{point}: {:?}", watch.begun.elapsed());
-        let schema = Schema { kind: Kind::Value, ..Schema::default() };
-        match session.namespace("another", &schema) {
-            Ok(_) => assert_eq!(*point, "removal.finished", "it holds nothing"),
-            Err(Error::Stalled { holder }) => assert_eq!(holder.pid, child.process.id(), "{point}"),
-            Err(error) => panic!("{point}: {error}"),
-        }
+        assert!(!watch.has_stalled(), "{point}: {:?}", watch.elapsed());
+        create_another(session, &child, (point, point != "removal.finished"));
         resume(&mut child, &folder);
         open(session, "another");
         drop(case);
@@ -423,21 +390,18 @@ fn a_process_that_is_stopped_while_it_removes_a_namespace_delays_no_writer() {
 /// most and names the process, others do not wait, and all continue when the process does.
 #[test]
 fn a_process_that_is_stopped_while_it_takes_memory_delays_only_the_session_that_it_takes_from() {
-    let points = nearstate_store::crash::POINTS.iter();
-    for point in points.filter(|point| point.starts_with("take.")) {
-        let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
+    for (point, folder) in points(&["take."]) {
         let case = IdleCase::new(&folder).unwrap();
-        let mut child = start(&folder, "fill-idle", 0, "", &format!("{point}:1:stop"));
-        wait_until_stopped(&child);
+        let mut child = stopped(&folder, "fill-idle", 0, "", &format!("{point}:1"));
         match case.write() {
             Err(Error::Stalled { holder }) => assert_eq!(holder.pid, child.process.id(), "{point}"),
             other => panic!("{point}: {other:?}"),
         }
         let other = Region::attach(&folder.join("region")).unwrap().session().unwrap();
-        let watch = LockWatch::start();
+        let watch = WaitWatch::start();
         let rest = open(&other, "rest");
         assert!(other.delete(rest, &1_u32.to_be_bytes()).unwrap(), "{point}");
-        assert!(!watch.has_stalled(), "{point}: {:?}", watch.begun.elapsed());
+        assert!(!watch.has_stalled(), "{point}: {:?}", watch.elapsed());
         resume(&mut child, &folder);
         drop(other);
         case.verify().unwrap();
@@ -456,13 +420,12 @@ fn a_stopped_holder_of_the_bucket_that_is_split_next_fails_no_insert() {
     // A new namespace has eight buckets. The first of them is split first.
     let in_first = |number: &u32| nearstate_memory::hash(seed, &key(*number)).is_multiple_of(8);
     let held = (0..1000).find(in_first).unwrap();
-    let mut child = start(&folder, "put", held.into(), "", "publish.recorded:1:stop");
-    wait_until_stopped(&child);
+    let mut child = stopped(&folder, "put", held.into(), "", "publish.recorded:1");
     let region = Region::attach(&path).unwrap();
     let session = region.session().unwrap();
     let own = open(&session, "own");
     for number in (1000..1300).filter(|number| !in_first(number)) {
-        let watch = LockWatch::start();
+        let watch = WaitWatch::start();
         session.put(own, &key(number), b"another bucket").unwrap();
         assert!(session.get(own, &key(number)).unwrap().is_some());
         assert!(!watch.has_stalled(), "key {number} waited for a lock");
@@ -501,11 +464,9 @@ fn a_transaction_waits_for_many_stopped_holders_in_turn_and_then_names_the_one_i
     // A loaded machine can keep this thread from running for longer than the bound for one holder.
     let mut passed_max = 0;
     for _ in 0..5 {
-        let mut holders: Vec<ChildProcess> = keys
-            .iter()
-            .map(|number| start(&folder, "put", u64::from(*number), "", "publish.recorded:1:stop"))
-            .collect();
-        holders.iter().for_each(wait_until_stopped);
+        let hold =
+            |number: &u32| stopped(&folder, "put", (*number).into(), "", "publish.recorded:1");
+        let mut holders: Vec<ChildProcess> = keys.iter().map(hold).collect();
         let (error, passed) = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 let session = region.session().unwrap();
@@ -532,12 +493,8 @@ fn a_transaction_waits_for_many_stopped_holders_in_turn_and_then_names_the_one_i
         let last = passed.checked_sub(1).map(|last| id(&holders[last]));
         assert!(stopped.contains(&holder.pid) || last == Some(holder.pid), "{holder:?}");
         for number in &keys[passed..] {
-            assert!(
-                session
-                    .get(own, &key(*number))
-                    .unwrap()
-                    .is_none_or(|view| { view.bytes() != b"waited" })
-            );
+            let view = session.get(own, &key(*number)).unwrap();
+            assert!(view.is_none_or(|view| view.bytes() != b"waited"));
         }
         for holder in &mut holders[passed..] {
             resume(holder, &folder);

@@ -4,7 +4,7 @@ use super::super::started::{ServerProcess, free_port};
 use super::super::{Database, DatabaseSpec};
 use super::cluster_state;
 use crate::peers::{Geode, installed};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::ffi::OsString;
 use std::net::TcpStream;
 use std::path::Path;
@@ -41,12 +41,12 @@ pub(super) struct GeodeLayout {
 
 pub(super) fn layout(text: Option<&str>) -> Result<GeodeLayout> {
     let text = text.unwrap_or("partitioned");
-    let wrong = || Error::BadArgument {
-        detail: format!(
+    let wrong = || {
+        bad_argument!(
             "{text:?} is not a layout of geode: give partitioned[:SERVERS[:COPIES]], \
              replicated[:SERVERS] or zones[:SERVERS[:COPIES]], with at most {SERVERS_MAX} servers \
              and 3 copies"
-        ),
+        )
     };
     let mut fields = text.split(':');
     let (name, servers, copies) = match fields.next() {

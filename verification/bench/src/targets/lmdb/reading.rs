@@ -4,7 +4,7 @@
 use super::{Tables, is_write, read_in, scan_in};
 use crate::access::{ReplySink, Request, ScanRange, ScanSink, StoreAccess};
 use lmdb::RoTransaction;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 /// A read transaction whose body may write.
 pub(super) struct Reading<'c> {
@@ -18,7 +18,7 @@ impl StoreAccess for Reading<'_> {
         if is_write(request) {
             self.wants_to_write = true;
             // Never returned: the transaction runs again as a write transaction.
-            return Err(Error::Backend { detail: "a write in a read transaction".to_owned() });
+            return Err(backend_error!("a write in a read transaction"));
         }
         read_in(self.txn, self.tables, request, receive)
     }

@@ -130,7 +130,7 @@ fn full(what: &str, most: usize) -> Error {
 
 #[cold]
 fn changed() -> Error {
-    Error::Backend { detail: "prototype: a record changed while it was read".to_owned() }
+    backend_error!("prototype: a record changed while it was read")
 }
 
 impl PrototypeTable {
@@ -302,7 +302,7 @@ impl PrototypeTable {
     #[cold]
     fn put_slowly(&mut self, hash: u64, key: &[u8], value: &[u8]) -> Result<()> {
         if key.len() >= 1 << KEY_BITS {
-            return Err(Error::BadArgument { detail: "prototype: a key of 64 KiB".to_owned() });
+            return Err(bad_argument!("prototype: a key of 64 KiB"));
         }
         let before = self.find(hash, key).map(|(entry, record)| (entry, record.value.len()));
         if before.is_none() && self.live >= self.live_max {

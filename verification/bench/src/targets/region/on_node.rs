@@ -4,7 +4,7 @@
 use super::{RegionConnection, RegionTarget, create};
 use crate::access::{StoreConnection, StoreSchema};
 use crate::targets::{Capabilities, Database, DatabaseSpec, FileDatabase, Target};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_store::{NumaPolicy, PagesByNode, Region};
 use std::path::Path;
 
@@ -56,9 +56,11 @@ pub fn compute_node() -> Result<(Vec<usize>, String)> {
     let topology = nearstate_numa::discover(None)?;
     let allowed = topology.allowed();
     let own = |node: &&nearstate_numa::NumaNode| !node.cpus.intersection(&allowed).is_empty();
-    let node = topology.nodes().iter().find(own).ok_or_else(|| Error::BadArgument {
-        detail: "no node has processors that this process may use".to_owned(),
-    })?;
+    let node = topology
+        .nodes()
+        .iter()
+        .find(own)
+        .ok_or_else(|| bad_argument!("no node has processors that this process may use"))?;
     let with_memory = topology.nodes().iter().filter(|node| node.has_memory());
     let distance = |to: &nearstate_numa::NumaNode| {
         let distance = topology.distance(node.number, to.number).unwrap_or(0);
@@ -131,9 +133,9 @@ fn on_node(pages: &PagesByNode, node: u32) -> Result<u64> {
     let elsewhere: u64 = pages.nodes.iter().filter(|(at, _)| **at != node).map(|(_, n)| *n).sum();
     match pages.nodes.get(&node) {
         Some(count) if elsewhere == 0 => Ok(*count),
-        Some(_) | None => Err(Error::Backend {
-            detail: format!("pages of the region are not on node {node}: {:?}", pages.nodes),
-        }),
+        Some(_) | None => {
+            Err(backend_error!("pages of the region are not on node {node}: {:?}", pages.nodes))
+        }
     }
 }
 

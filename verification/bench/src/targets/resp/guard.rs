@@ -147,8 +147,7 @@ pub(super) fn must_be_unique(resp_table: &RespTable, tag: RecordTag<'_>) -> Resu
     if resp_table.is_unique(tag.0) {
         return Ok(());
     }
-    let detail = format!("tag {} of table {} is not unique", tag.0, resp_table.schema.name);
-    Err(Error::BadArgument { detail })
+    Err(bad_argument!("tag {} of table {} is not unique", tag.0, resp_table.schema.name))
 }
 
 /// The commands of a writing request.

@@ -112,10 +112,9 @@ impl Batch {
             let (parts, tags) = (fields_at(&prepared.parts), fields_at(&prepared.tags));
             match prepared.kind {
                 BatchOp::Read(wanted) => Request::Read { table, key, wanted },
-                BatchOp::Put => Request::Put {
-                    table,
-                    entry: RecordEntry { key, parts, tags, tags_before: &[] },
-                },
+                BatchOp::Put => {
+                    Request::Put { table, entry: RecordEntry::tagged(key, parts, tags) }
+                }
                 BatchOp::Change => {
                     Request::Change { table, change: PartsChange { key, parts, tags: None } }
                 }
@@ -210,8 +209,7 @@ mod tests {
             batch.tag(0, |out| out.extend_from_slice(b"old"));
             let seen = batch.with(|requests| Ok(format!("{requests:?}"))).unwrap();
             let parts: [PartWrite<'_>; 2] = [(0, b"first"), (2, &[round])];
-            let entry =
-                RecordEntry { key: b"key", parts: &parts, tags: &[(1, b"tag")], tags_before: &[] };
+            let entry = RecordEntry::tagged(b"key", &parts, &[(1, b"tag")]);
             let expected = [
                 Request::Put { table: TableId(1), entry },
                 Request::Delete { table: TableId(0), key: b"gone", tags: &[(0, b"old")] },

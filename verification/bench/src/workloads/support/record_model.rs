@@ -14,7 +14,7 @@ use super::share::Share;
 use crate::access::{Connection, PARTS_MAX, PartSet, StoreReply, TableSchema};
 use crate::result::RecordVerification;
 use crate::workloads::{Parameters, Tally, wrong_answer};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use std::fmt::Debug;
 
 /// Keys, sizes and tags of a workload's records. Records are numbered across all clients.
@@ -92,6 +92,19 @@ struct PendingWrite<const P: usize> {
     after: RecordState<P>,
 }
 
+/// Records that are compared with a model.
+pub trait ComparedRecords {
+    /// After a lost connection: applies those pending writes to the model that were executed.
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()>;
+
+    /// Compares every record with the model, by key and by each unique tag.
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification>;
+}
+
 /// The largest number of requests of a batch while loading and verifying.
 const BATCH_MAX: usize = 64;
 
@@ -120,9 +133,8 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         share: Share,
     ) -> Result<Self> {
         const { assert!(P <= PARTS_MAX, "more parts than a set of parts can contain") };
-        let count = usize::try_from(share.count).map_err(|_| Error::BadArgument {
-            detail: format!("{} records for one client are too many", share.count),
-        })?;
+        let count = usize::try_from(share.count)
+            .map_err(|_| bad_argument!("{} records for one client are too many", share.count))?;
         let (seed, first) = (parameters.seed, share.first);
         let rule = Rule { form, schema, seed, first, contents: Contents::new(seed) };
         Ok(Self {
@@ -305,40 +317,6 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         }
     }
 
-    /// After a lost connection: applies those pending writes to the model that were executed.
-    pub fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
-        let pending = self.pending_writes.iter();
-        let done: Vec<bool> =
-            pending.map(|pending| self.rule.was_done(store, pending)).collect::<Result<_>>()?;
-        let count = done.iter().filter(|is_done| **is_done).count();
-        if self.is_transaction && count != 0 && count != done.len() {
-            let all = done.len();
-            let what = format_args!("{count} of {all} writes of one transaction were executed");
-            return Err(wrong_answer(what));
-        }
-        for (pending, is_done) in self.pending_writes.drain(..).zip(done) {
-            if is_done && let Some(state) = self.states.get_mut(pending.slot) {
-                *state = pending.after;
-            }
-        }
-        Ok(())
-    }
-
-    /// Compares every record with the model, by key and by each unique tag.
-    pub fn verify(
-        &mut self,
-        store: &mut Connection<'_>,
-        done: &mut dyn FnMut(u64),
-    ) -> Result<RecordVerification> {
-        let mut verdict = self.mismatches.clone();
-        for first in (0..self.states.len()).step_by(BATCH_MAX) {
-            let slots: Vec<usize> = (first..self.states.len().min(first + BATCH_MAX)).collect();
-            self.compare(store, &slots, &mut verdict)?;
-            done(slots.len() as u64);
-        }
-        Ok(verdict)
-    }
-
     fn compare(
         &mut self,
         store: &mut Connection<'_>,
@@ -373,12 +351,43 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
                     is_right = is_found == state.exists();
                 }
             }
-            if is_right {
-                verdict.right(state.exists());
-            } else {
-                verdict.wrong(|| rule.describe("comparison", (*slot, state), false));
+            let difference = || rule.describe("comparison", (*slot, state), false);
+            verdict.count(is_right, state.exists(), difference);
+        }
+        Ok(())
+    }
+}
+
+impl<F: RecordForm, const P: usize> ComparedRecords for RecordModel<F, P> {
+    fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
+        let pending = self.pending_writes.iter();
+        let done: Vec<bool> =
+            pending.map(|pending| self.rule.was_done(store, pending)).collect::<Result<_>>()?;
+        let count = done.iter().filter(|is_done| **is_done).count();
+        if self.is_transaction && count != 0 && count != done.len() {
+            let all = done.len();
+            let what = format_args!("{count} of {all} writes of one transaction were executed");
+            return Err(wrong_answer(what));
+        }
+        for (pending, is_done) in self.pending_writes.drain(..).zip(done) {
+            if is_done && let Some(state) = self.states.get_mut(pending.slot) {
+                *state = pending.after;
             }
         }
         Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        store: &mut Connection<'_>,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<RecordVerification> {
+        let mut verdict = self.mismatches.clone();
+        for first in (0..self.states.len()).step_by(BATCH_MAX) {
+            let slots: Vec<usize> = (first..self.states.len().min(first + BATCH_MAX)).collect();
+            self.compare(store, &slots, &mut verdict)?;
+            done(slots.len() as u64);
+        }
+        Ok(verdict)
     }
 }

@@ -19,12 +19,10 @@ impl Share {
     pub fn of(parameters: &Parameters, client: usize, clients: usize) -> Result<Self> {
         let (all, client, clients) = (parameters.records, client as u64, clients as u64);
         if client >= clients || all < clients || all > RECORDS_MAX {
-            return Err(Error::BadArgument {
-                detail: format!(
-                    "client {client} of {clients} with {all} records: give at least one record for \
+            return Err(bad_argument!(
+                "client {client} of {clients} with {all} records: give at least one record for \
                      each client, and at most {RECORDS_MAX}"
-                ),
-            });
+            ));
         }
         let first = |client: u64| client * (all / clients) + client.min(all % clients);
         Ok(Self { first: first(client), count: first(client + 1) - first(client), all })
@@ -41,6 +39,14 @@ pub fn variant(kind: &dyn WorkloadKind, parameters: &Parameters) -> usize {
     variants.iter().position(|(name, _)| *name == parameters.variant).unwrap_or(0)
 }
 
+/// The error of a client whose `count` records are all inserted.
+pub fn all_inserted(count: u64) -> Error {
+    bad_argument!(
+        "all {count} records of this client are inserted: give more --records, or fewer --ops \
+             and --rounds"
+    )
+}
+
 /// The default size of a value.
 const VALUE_BYTES: u64 = 1024;
 
@@ -53,9 +59,7 @@ pub fn value_bytes(parameters: &Parameters) -> u64 {
 pub fn checked_value_bytes(parameters: &Parameters, bytes_max: usize) -> Result<usize> {
     let bytes = value_bytes(parameters);
     let checked = usize::try_from(bytes).ok().filter(|bytes| (8..=bytes_max).contains(bytes));
-    checked.ok_or_else(|| Error::BadArgument {
-        detail: format!("--value-bytes {bytes}: give 8 to {bytes_max}"),
-    })
+    checked.ok_or_else(|| bad_argument!("--value-bytes {bytes}: give 8 to {bytes_max}"))
 }
 
 /// Checks a share in percent: within five standard deviations of the expected one, for `draws`

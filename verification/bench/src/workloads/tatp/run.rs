@@ -17,7 +17,7 @@ use crate::access::{
 use crate::random::{self, Distributions as _, Rng, draw};
 use crate::result::{Check, RecordVerification};
 use crate::stat::as_f64;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 
 /// Rows that are loaded or compared together.
 const TOGETHER: usize = 64;
@@ -44,9 +44,8 @@ pub struct Client {
 impl Client {
     /// A client with these subscribers.
     pub fn new(seed: u64, share: Share) -> Result<Self> {
-        u32::try_from(share.first + share.count).map_err(|_| Error::BadArgument {
-            detail: format!("{} subscribers: ids have 32 bits", share.all),
-        })?;
+        u32::try_from(share.first + share.count)
+            .map_err(|_| bad_argument!("{} subscribers: ids have 32 bits", share.all))?;
         Ok(Self {
             model: TatpModel::fresh(seed, share),
             rng: random::rng(draw(seed, share.first, 1)),

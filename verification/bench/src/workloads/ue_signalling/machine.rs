@@ -8,7 +8,7 @@
 
 use super::Procedure;
 use crate::random::{self, Distributions as _, Rng};
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use nearstate_ue::UeState;
 
 /// Slots of the timer wheel, one per tick.
@@ -56,8 +56,8 @@ impl UeStateMachine {
     /// UEs in the stationary distribution of states.
     pub(super) fn new(ues: u64, seed: u64) -> Result<Self> {
         let count = u32::try_from(ues).ok().filter(|count| *count < NO_UE);
-        let count = count.ok_or_else(|| Error::BadArgument {
-            detail: format!("{ues} UEs of one client are too many: give fewer, or more clients"),
+        let count = count.ok_or_else(|| {
+            bad_argument!("{ues} UEs of one client are too many: give fewer, or more clients")
         })?;
         let entry = UeEntry { next: NO_UE, state: UeState::Idle };
         let entries = vec![entry; usize::try_from(count).unwrap_or(0)];

@@ -8,6 +8,7 @@ use nearstate_store::{
     Event, EventKind, Namespace, Session, StreamEntry, StreamedChange, Values, now_ms,
 };
 
+use crate::error_context::ErrorContext as _;
 use crate::tags::stress::worker::ZONES;
 
 /// A record as it was put.
@@ -220,8 +221,8 @@ impl StreamReplay {
     pub(super) fn compare(&self, session: &Session, ns: Namespace) -> Result<u64, String> {
         let begun_ms = now_ms();
         let mut seen = BTreeSet::new();
-        let mut scan = session.scan(ns).map_err(|e| format!("scan: {e}"))?;
-        while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
+        let mut scan = session.scan(ns).context("scan")?;
+        while let Some(view) = scan.next().context("scan")? {
             let actual = StoredPut {
                 version: view.version(),
                 value: utf8(view.bytes()),
@@ -258,8 +259,9 @@ impl StreamReplay {
         for ((name, value), expected) in
             counts.iter().filter(|((name, _), _)| name != "guti" && name != "zone")
         {
-            let count = session.count_tagged(ns, name, value.as_bytes());
-            let count = count.map_err(|e| format!("count of {value}: {e}"))?;
+            let count = session
+                .count_tagged(ns, name, value.as_bytes())
+                .map_err(|e| format!("count of {value}: {e}"))?;
             if count != *expected {
                 return Err(format!("{count} records are counted with {value}, not {expected}"));
             }

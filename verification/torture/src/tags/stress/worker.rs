@@ -11,6 +11,7 @@ use nearstate_store::{
     Error, Metadata, Namespace, Schema, Session, TagSchema, Values, View, now_ms_coarse,
 };
 
+use crate::error_context::ErrorContext as _;
 use crate::region_access::open_session;
 use crate::rng::{Rng, percent};
 use crate::tags::script_process::tags;
@@ -33,7 +34,7 @@ pub(super) fn open(session: &Session) -> Result<Namespace, String> {
     let zone = TagSchema { name: "zone".to_owned(), ..TagSchema::default() };
     let tags = tags().into_iter().chain([zone]).collect();
     let schema = Schema { tags, ..Schema::default() };
-    session.namespace(NAME, &schema).map_err(|e| format!("open: {e}"))
+    session.namespace(NAME, &schema).context("open")
 }
 
 /// The file of a process's results.
@@ -42,8 +43,7 @@ pub(super) fn path_of(folder: &Path, role: &str, number: u16) -> PathBuf {
 }
 
 fn append_to(path: &Path) -> Result<File, String> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    file.map_err(|e| format!("{}: {e}", path.display()))
+    OpenOptions::new().create(true).append(true).open(path).context(path.display())
 }
 
 fn attach(folder: &Path) -> Result<Session, String> {
@@ -88,8 +88,7 @@ pub(crate) fn write(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), Str
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     let mut seq = text.lines().count() as u64;
     let mut file = append_to(&path)?;
-    let mut record =
-        |line: String| file.write_all(line.as_bytes()).map_err(|e| format!("results: {e}"));
+    let mut record = |line: String| file.write_all(line.as_bytes()).context("results");
     let session = attach(folder)?;
     let ns = open(&session)?;
     loop {
@@ -186,7 +185,7 @@ pub(crate) fn read(folder: &Path, number: u16, rng: &mut Rng) -> Result<(), Stri
             lookups += reader.look_up(rng)?;
         }
         lookups += reader.find_all(rng)?;
-        file.write_all(format!("{lookups}\n").as_bytes()).map_err(|e| format!("results: {e}"))?;
+        file.write_all(format!("{lookups}\n").as_bytes()).context("results")?;
     }
 }
 
