@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn servers_start_on_their_processors_and_the_client_returns_to_all() {
         let allowed = cpus::allowed().unwrap();
-        let options = options(&[]);
-        let bound = Placement::bind(&options).unwrap();
+        let pinned = options(&[]);
+        let bound = Placement::bind(&pinned).unwrap();
         let at_start = Placement::start(bound.as_ref(), || Ok(cpus::allowed())).unwrap();
         if let Some(Placement { client, servers, .. }) = &bound {
             assert_eq!(at_start.as_ref(), Some(servers));
@@ -103,8 +103,8 @@ mod tests {
         }
         drop(bound);
         assert_eq!(cpus::allowed(), Some(allowed.clone()));
-        let options = options(&["--unpinned"]);
-        assert!(Placement::bind(&options).unwrap().is_none());
+        let unpinned = options(&["--unpinned"]);
+        assert!(Placement::bind(&unpinned).unwrap().is_none());
         assert_eq!(cpus::allowed(), Some(allowed));
     }
 }
