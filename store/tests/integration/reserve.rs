@@ -246,7 +246,8 @@ fn put_tagged(session: &Session, ns: Namespace, number: u32) -> Result<(), Error
 }
 
 /// A view holds each node of an index that a deletion replaces, once. While it is stalled, other
-/// records are refused a little earlier, and what they leave is enough for all of these nodes.
+/// records are refused a little earlier, and what they leave is enough for all of these nodes: with
+/// these keys, and with longer ones if the reader stalled earlier (decision 014).
 #[test]
 fn all_tagged_records_are_deleted_although_a_reader_stalled_before_the_region_was_full() {
     const BEFORE: u32 = 70_000;
