@@ -156,6 +156,13 @@ const PARTS: &[Part] = &[
         last: LastArg::Absent,
     },
     Part {
+        what: "instructions of writes in heaps that are 95 % full: at most 1.3 times those at 50 %",
+        minutes: 15,
+        args: &["xtask", "instructions", "fill"],
+        environment: &[],
+        last: LastArg::Absent,
+    },
+    Part {
         what: "simulated clusters under faults",
         minutes: 12,
         args: &["run", "--profile", "test", "-p", "nearstate-sim", "--"],

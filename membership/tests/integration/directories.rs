@@ -1,19 +1,34 @@
 //! Directories that are restored from a copy, lost while their host runs, or cannot be written.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use nearstate_node::EngineEvent;
 
 use crate::fixture::{Cluster, until};
 
-/// Replaces a directory by a copy of another one.
+/// Replaces a directory by a copy of another one, in one step: a running host never sees a part of
+/// it. Files that a host has renamed since they were listed are left out: those are temporary.
 fn copy(from: &Path, to: &Path) {
-    let _ = fs::remove_dir_all(to);
-    fs::create_dir_all(to).unwrap();
+    let new = to.with_extension("copied");
+    fs::create_dir(&new).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        let copied = fs::copy(entry.path(), new.join(entry.file_name()));
+        let is_gone = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
+        assert!(copied.as_ref().map_or_else(is_gone, |_| true), "{entry:?}: {copied:?}");
     }
+    remove(to);
+    fs::rename(&new, to).unwrap();
+}
+
+/// Removes a directory and what a running host writes into it until it is gone.
+fn remove(directory: &Path) {
+    until("the directory is removed", || {
+        // It fails if a file is created or renamed between the list of files and the last removal.
+        let _ = fs::remove_dir_all(directory);
+        !directory.exists()
+    });
 }
 
 /// The reasons of the failures that were told.
@@ -82,7 +97,7 @@ fn a_directory_that_is_lost_while_its_host_runs_is_not_begun_anew() {
     copy(&directory, &backup);
     cluster.propose(1, "second");
     cluster.hosts[&3].until_line("second");
-    fs::remove_dir_all(&directory).unwrap();
+    remove(&directory);
     cluster.propose(1, "third");
     let failure = || cluster.hosts[&3].engine.status().failure.unwrap_or_default();
     until("it has failed for good", || failure().contains("host-3: it was removed; stop this"));

@@ -8,7 +8,7 @@ use nearstate_store::search::{Op, Search};
 use serde_json::{Map, Value, json};
 
 use crate::meta::SCHEMA_TAG;
-use crate::problem::Problem;
+use crate::problem::{Problem, json_reason};
 use crate::tags::is_reserved;
 
 /// The most counts of one `tag-count-filter`. Each compares every record.
@@ -19,8 +19,9 @@ const COUNTS_MAX: usize = 32;
 /// # Errors
 /// 400: no JSON, no expression, or one that exceeds the limits of searches.
 pub(crate) fn parse_text(text: &str, parameter: &str) -> Result<Search, Problem> {
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| Problem::query(parameter, format!("must be JSON: {error}")))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        Problem::query(parameter, format!("must be JSON: {}", json_reason(&error)))
+    })?;
     parse(&value, parameter)
 }
 
@@ -140,8 +141,9 @@ pub(crate) struct TagCounter {
 /// 400, as [`parse_text`].
 pub(crate) fn parse_counts(text: &str) -> Result<Vec<TagCounter>, Problem> {
     const PARAMETER: &str = "tag-count-filter";
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| Problem::query(PARAMETER, format!("must be JSON: {error}")))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        Problem::query(PARAMETER, format!("must be JSON: {}", json_reason(&error)))
+    })?;
     let Value::Object(object) = &value else {
         return Err(Problem::query(PARAMETER, "must be an object"));
     };

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::limits::{JSON_BYTES_MAX, URI_BYTES_MAX};
 use crate::multipart::has_control;
 use crate::plain_json::PlainJson;
-use crate::problem::Problem;
+use crate::problem::{Problem, json_reason};
 use crate::tags::{MetaTags, is_plain, is_tag_name};
 use crate::times::{format_date_time, parse_date_time};
 
@@ -56,8 +56,9 @@ impl RecordMeta {
         if let Some(meta) = Self::parse_valid(bytes) {
             return Ok(meta);
         }
-        let value = serde_json::from_slice(bytes)
-            .map_err(|error| Problem::message(format!("the meta part is no JSON: {error}")))?;
+        let value = serde_json::from_slice(bytes).map_err(|error| {
+            Problem::message(format!("the meta part must be JSON: {}", json_reason(&error)))
+        })?;
         Self::from_json(&value, "")
     }
 
@@ -291,8 +292,9 @@ pub(crate) fn check_json_bytes(bytes: &[u8]) -> Result<(), Problem> {
 /// 400, 413.
 pub(crate) fn parse_json(bytes: &[u8]) -> Result<Value, Problem> {
     check_json_bytes(bytes)?;
-    serde_json::from_slice(bytes)
-        .map_err(|error| Problem::message(format!("the body is no JSON: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| {
+        Problem::message(format!("the body must be JSON: {}", json_reason(&error)))
+    })
 }
 
 /// The bytes of a value in memory, without what the allocator adds. It takes as long as a clone.

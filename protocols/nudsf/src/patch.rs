@@ -11,6 +11,11 @@ use crate::problem::Problem;
 /// The media type of a patch.
 pub(crate) const MEDIA: &str = "application/json-patch+json";
 
+/// The refusal of what is no item of a patch.
+const ITEM_EXPECTED: &str = "must be an item of a JSON patch: an object with op (add, copy, move, \
+    remove, replace or test) and path, with value for add, replace and test, and with from for \
+    copy and move; path and from are JSON pointers";
+
 /// The largest document that a patch may produce, as JSON text in bytes. `copy` could double it
 /// with each item.
 const DOCUMENT_BYTES_MAX: usize = 2 << 20;
@@ -39,9 +44,8 @@ pub(crate) fn parse(value: &Value) -> Result<Vec<PatchItem>, Problem> {
         return Err(Problem::message(detail));
     };
     let item = |(index, item): (usize, &Value)| {
-        let operation = serde_json::from_value(item.clone()).map_err(|error| {
-            Problem::attribute(format!("/{index}"), format!("must be a patch item: {error}"))
-        })?;
+        let operation = serde_json::from_value(item.clone())
+            .map_err(|_| Problem::attribute(format!("/{index}"), ITEM_EXPECTED))?;
         let text = |name: &str| item.get(name).and_then(Value::as_str).map(str::to_owned);
         Ok(PatchItem { path: text("path").unwrap_or_default(), from: text("from"), operation })
     };
@@ -213,6 +217,16 @@ mod tests {
         assert_eq!(paths, [("/missing", false), ("/a", true), ("/forbidden", false)]);
         assert!(failed[2].reason.contains("index= 3"), "{}", failed[2].reason);
         assert_eq!(result(&failed)["report"][0]["path"], "/missing");
+    }
+
+    #[test]
+    fn what_is_no_item_is_refused_with_its_index_and_what_an_item_is() {
+        for item in
+            [json!({"op": "add", "path": "/a"}), json!({"op": "put", "path": "/a"}), json!(1)]
+        {
+            let problem = parse(&json!([{"op": "remove", "path": "/a"}, item])).unwrap_err();
+            assert_eq!(problem.invalid, [("/1".to_owned(), ITEM_EXPECTED.to_owned())]);
+        }
     }
 
     #[test]

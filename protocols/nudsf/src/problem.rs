@@ -113,6 +113,18 @@ impl Problem {
     }
 }
 
+/// Why a text is no JSON, as a sentence for the client. The parser's own texts are for programmers.
+pub(crate) fn json_reason(error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    if error.is_eof() {
+        "the text ends before the JSON value does".to_owned()
+    } else if error.to_string().starts_with("recursion limit") {
+        format!("values are nested too deeply at line {line}, column {column}")
+    } else {
+        format!("the text is invalid at line {line}, column {column}")
+    }
+}
+
 /// 504 without `Retry-After`: the write stands on this host, and must not be taken for refused.
 fn not_replicated(position: u64, waited_ms: u64) -> Problem {
     let detail = format!(
@@ -201,6 +213,22 @@ mod tests {
             "invalidParams": [{"param": "query limit-range", "reason": "must be a number"}],
         });
         assert_eq!(problem.to_json(), wanted);
+    }
+
+    #[test]
+    fn a_text_that_is_no_json_is_refused_with_a_sentence_and_the_place() {
+        let deep = "[".repeat(200);
+        for (text, reason) in [
+            ("", "the text ends before the JSON value does"),
+            ("{\"op\":", "the text ends before the JSON value does"),
+            ("{op}", "the text is invalid at line 1, column 2"),
+            ("[1]\n]", "the text is invalid at line 2, column 1"),
+            ("1e999", "the text is invalid at line 1, column 5"),
+            (&*deep, "values are nested too deeply at line 1, column 128"),
+        ] {
+            let error = serde_json::from_str::<Value>(text).unwrap_err();
+            assert_eq!(json_reason(&error), reason, "{text}: {error}");
+        }
     }
 
     #[test]

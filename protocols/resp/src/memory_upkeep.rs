@@ -115,7 +115,9 @@ impl SoftLimits {
     }
 }
 
-/// Work and pauses: of any time, at most one part in `BUSY_SHARE + 1` is work, and [`BUSY_MAX`].
+/// Work and pauses: of any time, at most one part in `BUSY_SHARE + 1` is work, and [`BUSY_MAX`]. An
+/// idle node wakes at each look, every ten seconds: it reads one word, the words of the members and
+/// the names of namespaces with limits, some microseconds.
 #[derive(Debug, Default)]
 struct UpkeepPace {
     /// Work since the last pause.

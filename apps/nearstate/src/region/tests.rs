@@ -38,6 +38,18 @@ fn drop_of_a_link_removes_both_and_names_both() {
     let (first, second) = (file_name.display(), link_name.display());
     assert_eq!(text, format!("deleted {first} and the symbolic link {second}\n"));
     assert!(!file.exists() && std::fs::symlink_metadata(&link).is_err());
+    // The same, as JSON.
+    std::os::unix::fs::symlink("r", &link).unwrap();
+    let mut out = Vec::new();
+    for words in [["create", "--max=64MiB"], ["drop", "--json"]] {
+        out.clear();
+        let arguments = ["region", words[0], words[1], link.to_str().unwrap()];
+        run(TestCli::try_parse_from(arguments).unwrap().command, &mut out).unwrap();
+    }
+    let json: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(json["file"].as_str(), file_name.to_str());
+    assert_eq!(json["links"][0].as_str(), link_name.to_str());
+    assert!(!file.exists() && std::fs::symlink_metadata(&link).is_err());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::limits::{LIST_BYTES_MAX, REFERENCES_MAX, SCAN_STEPS};
 use crate::meta::{is_uuid, text, uri};
 use crate::operation_context::OperationContext;
 use crate::patch;
-use crate::problem::Problem;
+use crate::problem::{Problem, json_reason};
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::OperationRefusal;
@@ -315,8 +315,9 @@ fn client_id(query: &Query) -> Result<Option<ClientId>, Problem> {
     let value = if let Some(text) = query.get(NAME) {
         match serde_json::from_str(text) {
             Ok(value) => value,
-            Err(error) => members_in_order(text)
-                .ok_or_else(|| Problem::query(NAME, format!("must be JSON: {error}")))?,
+            Err(error) => members_in_order(text).ok_or_else(|| {
+                Problem::query(NAME, format!("must be JSON: {}", json_reason(&error)))
+            })?,
         }
     } else {
         let given = |name: &str| Some((name.to_owned(), Value::from(query.get(name)?)));
