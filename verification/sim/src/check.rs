@@ -119,14 +119,23 @@ impl World {
         self.continue_with((kept, kept_check));
     }
 
-    /// Are so many copies of the full members lost that too few of the others can report?
+    /// Are so many copies lost that only an operator can go on? Of F full members n, so that too
+    /// few of the others can report. After a seal that has left fewer than n of them, all copies
+    /// that have what was sealed.
     pub(crate) fn is_operator_due(&self) -> bool {
         let group = self.latest();
+        let region = |host: &HostId| &self.node(*host).region;
+        if group.is_unsettled() {
+            let has_sealed = |host: &HostId| {
+                let held = region(host).held();
+                let is_it = Some(held) == group.seal() || held.origin == group.origin();
+                region(host).is_complete() && is_it
+            };
+            return !group.group().iter().any(has_sealed);
+        }
         let needed = if group.degraded().is_some() { 1 } else { group.acknowledgements() };
-        let is_lost = |host: &&HostId| !self.node(**host).region.is_complete();
-        let lost = group.full().iter().filter(is_lost).count();
-        // Whatever other hosts have, as long as it does not count.
-        self.ledger.is_disaster || lost >= needed.min(group.full().len())
+        let lost = group.full().iter().filter(|host| !region(host).is_complete());
+        self.ledger.is_disaster || lost.count() >= needed
     }
 
     /// The partition continues with this much of what was released, by the decision of an operator.
