@@ -59,6 +59,14 @@ impl Promise {
         self.has_paused = false;
     }
 
+    /// The copy begins to count. An owner that has no lease is heard when it answers this member,
+    /// which may be just about to: it has as long for that as for a first message.
+    pub(crate) fn listen(&mut self, now: Monotonic) {
+        if self.heard_at.is_none() {
+            self.began = now;
+        }
+    }
+
     /// The owner of the present view is not yet done with its promotion. It has as long again for
     /// its first message if it has made a step since it has said so last. A node that has started
     /// again counts from 0.

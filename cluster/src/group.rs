@@ -11,7 +11,7 @@
 //! With F full members, a seal needs the reports of F - n + 1 of the F - 1 others, at least one.
 //! What was replicated is held by n - 1 of the F - 1 others: (n - 1) + (F - n + 1) > F - 1, so one
 //! that holds it has reported. If F < n, nothing was replicated since the last seal, and every full
-//! member holds everything up to that.
+//! member holds everything up to that. So does any other copy that has what was sealed (`reports`).
 //!
 //! A *degraded* partition (rule 12) has one full member, the owner, whose copy suffices. So no
 //! report counts, and no other host owns it but by an operator.
@@ -19,6 +19,7 @@
 mod changes;
 mod handed_over;
 mod raised;
+mod reports;
 
 use crate::command::Command;
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
@@ -38,7 +39,8 @@ pub enum GroupPhase {
     },
     /// The owner is excluded. The members freeze their copies and report.
     Sealing {
-        /// What they hold. Only reports of full members count; others serve `AcceptLoss`.
+        /// What they hold. Reports of full members count, and those of copies that have what was
+        /// sealed while fewer than n members are full. Others serve `AcceptLoss`.
         reports: BTreeMap<HostId, LogPosition>,
     },
 }
@@ -297,26 +299,26 @@ impl GroupState {
         others >= self.reports_needed()
     }
 
-    /// Applies one command of this partition.
-    pub(crate) fn apply(&mut self, command: &Command) -> Applied {
-        self.try_apply(command).unwrap_or_else(Applied::Refused)
+    /// Applies one command of this partition, in a cluster of this level.
+    pub(crate) fn apply(&mut self, command: &Command, level: ClusterLevel) -> Applied {
+        self.try_apply(command, level).unwrap_or_else(Applied::Refused)
     }
 
-    fn try_apply(&mut self, command: &Command) -> Result<Applied, No> {
+    fn try_apply(&mut self, command: &Command, level: ClusterLevel) -> Result<Applied, No> {
         match *command {
             Command::Register { host, process, .. } => self.register(host, process),
             Command::Suspect { view, host, .. } => self.suspect(view, host),
             Command::Trust { view, host, .. } => self.trust(view, host),
             Command::Exclude { view, .. } => self.exclude(view),
             Command::HandOver { view, host, .. } => self.hand_over(view, host),
-            Command::Report { view, host, held, .. } => self.report(view, host, held),
+            Command::Report { view, host, held, .. } => self.report(view, host, held, level),
             Command::Return { view, host, .. } => self.return_owner(view, host),
             Command::Full { revision, host, .. } => self.add_full(revision, host),
             Command::Evict { revision, host, .. } => self.evict(revision, host),
             Command::Degrade { revision, host, .. } => self.degrade(revision, host),
             Command::Renew { revision, host, stamp, .. } => self.renew(revision, host, stamp),
             Command::AcceptLoss { view, host, .. } => self.accept_loss(view, host),
-            Command::ForceNew { view, host, .. } => self.force_new(view, host),
+            Command::ForceNew { view, host, .. } => self.force_new(view, host, level),
             Command::RaiseView { view, revision, .. } => self.raise_view(view, revision),
             Command::AddMember { revision, host, .. } => self.add_member(revision, host),
             Command::RemoveMember { revision, host, .. } => self.remove_member(revision, host),
@@ -364,46 +366,6 @@ impl GroupState {
         self.preferred = None;
         self.phase = GroupPhase::Sealing { reports: BTreeMap::new() };
         Applied::Excluded(self.owner)
-    }
-
-    fn report(&mut self, view: ViewNumber, host: HostId, held: LogPosition) -> Result<Applied, No> {
-        self.require_view(view)?;
-        if !self.group.contains(&host) {
-            return Err(No::NotInGroup);
-        }
-        let GroupPhase::Sealing { reports } = &mut self.phase else { return Err(No::NotSealing) };
-        if reports.contains_key(&host) {
-            return Err(No::AlreadyReported);
-        }
-        reports.insert(host, held);
-        let counted = self.counted_reports();
-        if counted.len() < self.reports_needed() {
-            return Ok(Applied::Reported(host));
-        }
-        // Only the excluded owner is full there, and its report does not count.
-        invariant!(!self.is_operator_needed(), "reports decide nothing behind a raised view");
-        let Some((winner, sealed)) = self.winner(&counted) else {
-            invariant!("a quorum of reports is not empty");
-        };
-        let counts_shorter = self.switches.is_off(Switch::ShorterIsNotFull);
-        self.full = counted
-            .iter()
-            .filter(|(_, held)| counts_shorter || handed_over::is_equal(held, &sealed))
-            .map(|&(host, _)| host)
-            .collect();
-        if self.switches.is_off(Switch::PreferredIsComplete) {
-            self.full.insert(winner);
-        }
-        self.begin_serving(winner, Some(sealed));
-        Ok(Applied::Sealed(winner, sealed))
-    }
-
-    /// The reports of full members other than the excluded owner, in the order of the group.
-    fn counted_reports(&self) -> Vec<(HostId, LogPosition)> {
-        let GroupPhase::Sealing { reports } = &self.phase else { return Vec::new() };
-        let counts = |host: &&HostId| self.full.contains(host) && **host != self.owner;
-        let members = self.group.iter().filter(counts);
-        members.filter_map(|host| Some((*host, *reports.get(host)?))).collect()
     }
 
     fn begin_serving(&mut self, owner: HostId, sealed: Option<LogPosition>) {
@@ -507,7 +469,16 @@ impl GroupState {
     }
 
     /// The partition begins anew with whatever the host's region has.
-    fn force_new(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
+    fn force_new(
+        &mut self,
+        view: ViewNumber,
+        host: HostId,
+        level: ClusterLevel,
+    ) -> Result<Applied, No> {
+        // The operator's task looks as well. A report may be ordered behind its look.
+        if level >= ClusterLevel::KEPT_REPORTS && self.has_report() {
+            return Err(No::HasReport);
+        }
         self.require_view(view)?;
         let GroupPhase::Sealing { .. } = self.phase else { return Err(No::NotSealing) };
         if !self.group.contains(&host) {

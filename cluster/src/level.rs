@@ -23,8 +23,12 @@ impl ClusterLevel {
     /// From this one on, a partition does not begin anew behind a report of a complete copy.
     pub const KEPT_REPORTS: Self = Self(5);
 
+    /// From this one on, any copy that has what was sealed may be the owner's, until enough members
+    /// are full again.
+    pub const SEALED_COPIES: Self = Self(6);
+
     /// The highest level that this program can do.
-    pub const HIGHEST: Self = Self::KEPT_REPORTS;
+    pub const HIGHEST: Self = Self::SEALED_COPIES;
 }
 
 impl Default for ClusterLevel {

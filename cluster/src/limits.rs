@@ -48,8 +48,8 @@ pub const PROMOTION_LEASES: u64 = 200;
 pub const RETURN_LEASES: u64 = 4;
 
 /// Leases for which members wait for the report of the host that an operator prefers, before they
-/// report without it. It reports within one if it lives, as they do; the excluded owner returns
-/// after [`RETURN_LEASES`].
+/// report without it, and with n > 2 for those of all full members, before fewer decide. A member
+/// reports within one if it lives; the excluded owner returns after [`RETURN_LEASES`].
 pub const YIELD_LEASES: u64 = 2;
 
 /// Leases for which a host keeps a copy that is longer than the seal while fewer than n members are
@@ -67,8 +67,8 @@ pub const PROPOSALS_PER_LEASE: u64 = 2;
 
 /// Leases without an owner before an operator's task gives a partition to a host: within one each
 /// member with a complete copy may report, and within another one its report is ordered. While an
-/// operator prefers a host, members report up to [`YIELD_LEASES`] later, and so much longer a task
-/// waits.
+/// operator prefers a host, and with n > 2, members decide up to [`YIELD_LEASES`] later, and so
+/// much longer a task waits.
 pub const FORCE_LEASES: u64 = 2;
 
 /// Leases for which an owner that is drained refuses writers while its log is replicated. Later

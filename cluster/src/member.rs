@@ -14,7 +14,7 @@ use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES, YIEL
 use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
 use crate::region::{CopyState, RegionState};
-use crate::role::{MemberRole, is_at, role_of};
+use crate::role::{MemberRole, is_at, is_sealed_log, role_of};
 use crate::switches::{Switch, Switches};
 
 /// One host's part in one partition.
@@ -35,6 +35,8 @@ pub(crate) struct PartitionMember {
     promise: Promise,
     is_fenced: bool,
     is_suspecting: bool,
+    /// The copy counts, so this host listens whether the owner lives.
+    is_watching: bool,
     /// What the copy held when it was frozen for this view.
     frozen: Option<(ViewNumber, LogPosition)>,
     floor: u64,
@@ -70,6 +72,7 @@ impl PartitionMember {
             promise: Promise::at_start(lease, switches, started),
             is_fenced: true,
             is_suspecting: false,
+            is_watching: false,
             frozen: None,
             floor: 0,
             promoted: None,
@@ -279,14 +282,23 @@ impl PartitionMember {
         };
         let GroupPhase::Sealing { reports } = self.group.phase() else { return };
         let is_owner = self.group.excluded() == Some(host);
+        if !is_owner && self.group.is_unsettled() && is_sealed_log(&self.group, facts, &held) {
+            // Its report may decide. Members at the seal go on with the log of a promoted copy.
+            let seal = self.group.seal();
+            self.repeat(now, HostEffect::Demote { partition, view, seal }, effects);
+            return;
+        }
         let is_present = !self.group.is_operator_needed()
             && facts.copy == CopyState::Owner { origin: self.group.origin() };
         let returns_at = self.phase_began.plus(RETURN_LEASES * self.lease.promise_ns());
         let yields_until = self.phase_began.plus(YIELD_LEASES * self.lease.promise_ns());
+        let has_reported = reports.contains_key(&host);
+        let repeats = has_reported && self.group.decides(host);
+        let yields = repeats || self.group.yields(host);
         let may_report = self.promise.has_ended(now)
             && self.renewals_have_ended(now)
-            && (!self.group.yields(host) || now >= yields_until);
-        if !reports.contains_key(&host) && may_report {
+            && (!yields || now >= yields_until);
+        if (!has_reported || repeats) && may_report {
             self.propose(now, Command::Report { partition, view, host, held }, effects);
         } else if is_owner && is_present && !self.is_outdated() && now >= returns_at {
             self.propose(now, Command::Return { partition, view, host }, effects);
@@ -459,7 +471,12 @@ impl PartitionMember {
             effects.push(HostEffect::Follow { partition, owner, view, start });
         }
         let is_complete = matches!(facts.copy, CopyState::Follower(_));
-        if self.group.full().contains(&self.me) && is_complete {
+        let watches = self.group.full().contains(&self.me) && is_complete;
+        if watches && !std::mem::replace(&mut self.is_watching, watches) {
+            self.promise.listen(now);
+        }
+        self.is_watching = watches;
+        if watches {
             self.watch_owner(now, owner, effects);
         }
     }

@@ -377,7 +377,8 @@ impl OperatorTask {
 
     /// There is no owner, as this host knows since a time. One lease later no lease of the excluded
     /// owner rests on what was ordered before; another one later complete copies are reported.
-    /// While a host is preferred, the others report without it only after [`YIELD_LEASES`].
+    /// While a host is preferred, the others report without it only after [`YIELD_LEASES`], and
+    /// with n > 2 they wait as long for each other.
     fn step_sealing(
         &self,
         (since, now): (Monotonic, Monotonic),
@@ -388,7 +389,8 @@ impl OperatorTask {
             return OperatorStep::Wait(OperatorWait::Reports);
         };
         let is_off = group.switches.is_off(Switch::ReportAfterRenewal);
-        let leases = FORCE_LEASES + group.preferred().map_or(0, |_| YIELD_LEASES);
+        let yields = group.preferred().is_some() || group.acknowledgements() > 2;
+        let leases = FORCE_LEASES + if yields { YIELD_LEASES } else { 0 };
         let have_passed = is_off || now >= since.plus(leases * self.lease.promise_ns());
         match self.goal {
             goal if goal.is_drain() && self.began_sealing => {

@@ -120,6 +120,13 @@ fn is_accepted(group: &GroupState) -> bool {
     group.loss().is_some_and(is_present)
 }
 
+/// Is this region that of the owner whose log was sealed last, and ends its log there? A log
+/// without an entry (check value 0) does not become a copy.
+pub(crate) fn is_sealed_log(group: &GroupState, facts: RegionState, held: &LogPosition) -> bool {
+    let is_owner = matches!(facts.copy, CopyState::Owner { .. });
+    is_owner && held.check != 0 && group.seal() == Some(*held)
+}
+
 pub(crate) fn is_at(held: &LogPosition, seal: &LogPosition) -> bool {
     held.compare(seal).is_eq() && !held.is_fork_of(seal)
 }
@@ -151,10 +158,16 @@ mod tests {
     use super::*;
     use crate::command::Command;
     use crate::id::{PartitionId, Revision};
+    use crate::level::ClusterLevel;
     use crate::region::MemberRecord;
     use std::fmt::Write as _;
 
     const PARTITION: PartitionId = PartitionId(1);
+
+    /// Below the level from which on a copy at the seal needs no operator.
+    fn apply(group: &mut GroupState, command: &Command) {
+        group.apply(command, ClusterLevel::FIRST);
+    }
 
     fn held(origin: u64, position: u64) -> LogPosition {
         let origin = ViewNumber(origin);
@@ -166,13 +179,13 @@ mod tests {
         let mut group = GroupState::new(PARTITION, &[HostId(1), HostId(2), HostId(3)], 2);
         for host in [HostId(2), HostId(3)] {
             let revision = group.revision();
-            group.apply(&Command::Full { partition: PARTITION, revision, host });
+            apply(&mut group, &Command::Full { partition: PARTITION, revision, host });
         }
         let view = ViewNumber(1);
-        group.apply(&Command::Exclude { partition: PARTITION, view });
+        apply(&mut group, &Command::Exclude { partition: PARTITION, view });
         for (host, position) in [(2, 8), (3, 7)] {
             let (host, held, view) = (HostId(host), held(1, position), ViewNumber(2));
-            group.apply(&Command::Report { partition: PARTITION, view, host, held });
+            apply(&mut group, &Command::Report { partition: PARTITION, view, host, held });
         }
         group
     }
@@ -217,16 +230,19 @@ mod tests {
         let new = GroupState::new(PARTITION, &[HostId(1), HostId(2), HostId(3)], 2);
         let group = sealed();
         let mut sealing = group.clone();
-        sealing.apply(&Command::Exclude { partition: PARTITION, view: ViewNumber(2) });
+        apply(&mut sealing, &Command::Exclude { partition: PARTITION, view: ViewNumber(2) });
         let mut accepted = sealing.clone();
         let (view, host, held) = (ViewNumber(3), HostId(3), held(1, 8));
-        accepted.apply(&Command::Report { partition: PARTITION, view, host, held });
-        accepted.apply(&Command::AcceptLoss { partition: PARTITION, view, host });
+        apply(&mut accepted, &Command::Report { partition: PARTITION, view, host, held });
+        apply(&mut accepted, &Command::AcceptLoss { partition: PARTITION, view, host });
         let mut anew = sealing.clone();
-        anew.apply(&Command::ForceNew { partition: PARTITION, view, host });
-        anew.apply(&Command::Register { partition: PARTITION, host, process: 7 });
+        apply(&mut anew, &Command::ForceNew { partition: PARTITION, view, host });
+        apply(&mut anew, &Command::Register { partition: PARTITION, host, process: 7 });
         let mut registered = new.clone();
-        registered.apply(&Command::Register { partition: PARTITION, host: HostId(1), process: 7 });
+        apply(
+            &mut registered,
+            &Command::Register { partition: PARTITION, host: HostId(1), process: 7 },
+        );
         line(&mut text, "new, owner", 1, &new, 1);
         line(&mut text, "registered, owner", 1, &registered, 0);
         line(&mut text, "sealing", 3, &sealing, 2);

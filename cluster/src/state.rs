@@ -39,17 +39,8 @@ impl ClusterState {
         if let Command::Finalize { level } = *command {
             return self.finalize(level);
         }
-        let keeps_reports = self.level >= ClusterLevel::KEPT_REPORTS;
         match command.partition().and_then(|partition| self.groups.get_mut(&partition)) {
-            // The operator's task looks as well. A report may be ordered behind its look.
-            Some(group)
-                if keeps_reports
-                    && matches!(command, Command::ForceNew { .. })
-                    && group.has_report() =>
-            {
-                Applied::Refused(CommandRefusal::HasReport)
-            }
-            Some(group) => group.apply(command),
+            Some(group) => group.apply(command, self.level),
             None => Applied::Refused(CommandRefusal::UnknownPartition),
         }
     }

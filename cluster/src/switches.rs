@@ -30,6 +30,14 @@ pub enum Switch {
     ShorterIsNotFull,
     /// 6: a seal needs F - n + 1 reports.
     ReportQuorum,
+    /// 6: with n > 2 a seal is decided when all full members have reported, or were waited for.
+    AwaitReports,
+    /// 6: while fewer than n members are full, each copy that has what was sealed counts.
+    SealedCopies,
+    /// 6: of those that are not full, no other ones do.
+    SealedOnly,
+    /// 6: and none of them while n members are full, or the owner's copy suffices.
+    Unsettled,
     /// 7: the copy is promoted before it is written.
     PromoteFirst,
     /// 8: a copy that is no prefix of the owner's is discarded.
@@ -75,7 +83,7 @@ pub enum Switch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Switches {
     #[cfg(feature = "switches")]
-    off: u32,
+    off: u64,
 }
 
 impl Switches {

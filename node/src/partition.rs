@@ -537,7 +537,15 @@ impl Partition {
         let session = self.session();
         see(&session, view)?;
         session.set_owner_lease(Duration::ZERO)?;
-        match session.following()?.map(|following| following.state) {
+        let following = session.following()?;
+        if let (Some(copy), Some(seal)) = (following, seal)
+            && is_sealed(&copy, seal)
+        {
+            // The order is repeated: it has become that copy, or a kill has left it half-way.
+            session.demote_to_copy(seal.0, seal.1)?;
+            return Ok(Demotion::default());
+        }
+        match following.map(|following| following.state) {
             Some(FollowState::Full) => {
                 // It is a copy of no log that exists, until it joins one.
                 session.follow()?.begin(LogIdentity::default())?;
@@ -558,6 +566,12 @@ impl Partition {
         let own = session.log_identity()?;
         session.demote(seal.filter(|(log, _)| *log == own).map(|(_, place)| place.position))
     }
+}
+
+/// Does a copy have what was sealed, and nothing behind it?
+fn is_sealed(copy: &Following, (log, place): (LogIdentity, FollowPosition)) -> bool {
+    let known = (copy.source, copy.reached, copy.applied.check);
+    copy.state == FollowState::Full && known == (log, place.position, place.check)
 }
 
 /// True if the region's own log has everything up to a seal of it, or has gone on from there in

@@ -60,13 +60,6 @@ impl GroupState {
     fn is_completeness_off(&self) -> bool {
         self.switches.is_off(Switch::PreferredIsComplete)
     }
-
-    /// Does a host leave the decision to the preferred one, which has not reported yet? A seal may
-    /// need fewer reports than there are, and would be decided without it.
-    pub(crate) fn yields(&self, host: HostId) -> bool {
-        let GroupPhase::Sealing { reports } = &self.phase else { return false };
-        self.preferred.is_some_and(|other| other != host && !reports.contains_key(&other))
-    }
 }
 
 /// Are two copies the same?

@@ -15,5 +15,6 @@ mod older_region;
 mod operator;
 mod promoting;
 mod restored;
+mod sealed_copies;
 mod takeovers;
 mod two_hosts;

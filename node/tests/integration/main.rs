@@ -21,6 +21,7 @@ mod joining;
 mod late_welcome;
 mod left_group;
 mod log_watch;
+mod lost_after_seal;
 mod never_owner;
 mod older_owner;
 mod owner_heard;

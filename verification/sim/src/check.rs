@@ -3,7 +3,7 @@
 use crate::region::{Copy, Region};
 use crate::world::{LEASE_MS, MS, PARTITION, World};
 use nearstate_cluster::limits::KEEP_COPY_LEASES;
-use nearstate_cluster::{Applied, GroupPhase, HostId, LogPosition};
+use nearstate_cluster::{Applied, GroupPhase, GroupState, HostId, LogPosition};
 
 /// For so long behind a seal no host discards a copy that others may need (rule 8), by a clock that
 /// is 2 % fast.
@@ -30,7 +30,10 @@ impl World {
         };
         let (known, known_check) = self.ledger.released;
         let is_extension = length < known || region.check_at(known) == Some(known_check);
-        if self.ledger.sealed.get(&log).is_some_and(|sealed| position > *sealed) {
+        // A log that has no seal was given up as a whole.
+        let has_ended = region.origin < self.latest().origin();
+        let kept = self.ledger.sealed.get(&log).copied().or(has_ended.then_some(0));
+        if kept.is_some_and(|kept| position > kept) {
             self.violate("ReleaseRule: output behind a seal is released");
         }
         if !is_extension {
@@ -55,16 +58,15 @@ impl World {
         }
     }
 
-    /// Consensus has ordered a command with this effect. `owner` is the owner before it.
-    pub(crate) fn check_applied(&mut self, owner: HostId, applied: Applied) {
+    /// Consensus has ordered a command with this effect. `before` is the state before it.
+    pub(crate) fn check_applied(&mut self, before: &GroupState, applied: Applied) {
         match applied {
-            Applied::Sealed(winner, seal) => self.check_seal(owner, winner, &seal),
-            Applied::LossAccepted(..) | Applied::ForcedNew(_) => {
-                self.ledger.accepted += 1;
-                self.ledger.is_disaster = false;
-                self.ledger.released = (0, 0);
-                self.ledger.losses = 0;
+            Applied::Sealed(winner, seal) => {
+                let owner = before.owner().or(before.excluded()).expect("an owner");
+                self.check_seal(owner, winner, &seal);
             }
+            Applied::LossAccepted(host, sealed) => self.check_accepted(before, host, &sealed),
+            Applied::ForcedNew(_) => self.continue_with((0, 0)),
             Applied::Degraded(_) => self.ledger.degraded += 1,
             Applied::MemberAdded(_) => self.ledger.changes.0 += 1,
             Applied::MemberRemoved(_) => self.ledger.changes.1 += 1,
@@ -95,10 +97,59 @@ impl World {
         if is_there && !self.holds_released(region) && !self.ledger.is_disaster {
             self.violate("Durable: the sealed copy lacks what was released");
         }
+        self.seal_log(seal);
+        self.ledger.sealed_at.insert(self.latest().origin(), self.now);
+    }
+
+    /// An operator gives the partition to a host that has reported. Only what lost copies had may
+    /// be missing there, or what a degraded owner has committed alone.
+    fn check_accepted(&mut self, before: &GroupState, host: HostId, sealed: &LogPosition) {
+        self.seal_log(sealed);
+        let (length, check) = self.ledger.released;
+        let region = &self.node(host).region;
+        let is_there = region.is_complete() && region.held() == *sealed;
+        if is_there && self.holds_released(region) {
+            return self.continue_with((length, check));
+        }
+        let kept = if is_there { region.content.len().min(length) } else { 0 };
+        let kept_check = region.check_at(kept).unwrap_or_default();
+        if !self.ledger.is_disaster && before.degraded().is_none() {
+            self.violate("Durable: what a copy has that is left is given up");
+        }
+        self.continue_with((kept, kept_check));
+    }
+
+    /// Are so many copies lost that only an operator can go on? Of F full members n, so that too
+    /// few of the others can report. After a seal that has left fewer than n of them, all copies
+    /// that have what was sealed.
+    pub(crate) fn is_operator_due(&self) -> bool {
+        let group = self.latest();
+        let region = |host: &HostId| &self.node(*host).region;
+        if group.is_unsettled() {
+            let has_sealed = |host: &HostId| {
+                let held = region(host).held();
+                let is_it = Some(held) == group.seal() || held.origin == group.origin();
+                region(host).is_complete() && is_it
+            };
+            return !group.group().iter().any(has_sealed);
+        }
+        let needed = if group.degraded().is_some() { 1 } else { group.acknowledgements() };
+        let lost = group.full().iter().filter(|host| !region(host).is_complete());
+        self.ledger.is_disaster || lost.count() >= needed
+    }
+
+    /// The partition continues with this much of what was released, by the decision of an operator.
+    fn continue_with(&mut self, released: (usize, u64)) {
+        self.ledger.accepted += 1;
+        self.ledger.is_disaster = false;
+        self.ledger.released = released;
+        self.ledger.losses = 0;
+    }
+
+    fn seal_log(&mut self, seal: &LogPosition) {
         let mut log = [0; 8];
         log.copy_from_slice(&seal.log[..8]);
         self.ledger.sealed.insert(u64::from_le_bytes(log), seal.position);
-        self.ledger.sealed_at.insert(self.latest().origin(), self.now);
     }
 
     /// A region becomes the owner's.

@@ -138,7 +138,7 @@ impl World {
         }
         let bytes = command.encode();
         assert_eq!(Command::decode(&bytes), Ok(command), "a command survives its encoding");
-        let owner = self.latest().owner().or(self.latest().excluded()).expect("an owner");
+        let before = self.latest().clone();
         let mut state = self.states.last().expect("the first state").clone();
         let applied = state.apply(&command);
         self.record(&(command, applied));
@@ -146,7 +146,7 @@ impl World {
             return;
         }
         self.states.push(state);
-        self.check_applied(owner, applied);
+        self.check_applied(&before, applied);
         let upto = self.states.len() - 1;
         for host in self.nodes.keys().copied().collect::<Vec<_>>() {
             let delay = match self.random.u8(..) {

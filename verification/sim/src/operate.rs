@@ -2,7 +2,7 @@
 
 use crate::event::SimulatedEvent;
 use crate::world::{MS, PARTITION, World};
-use nearstate_cluster::{Command, GroupPhase, HostId, OperatorStep, OperatorTask};
+use nearstate_cluster::{Command, GroupPhase, HostId, LogPosition, OperatorStep, OperatorTask};
 
 impl World {
     /// The task makes a step with what its host knows, until it is done. One that is refused is
@@ -67,13 +67,23 @@ impl World {
         if !self.options.loses_regions() {
             return self.violate("NoStuck: without a lost region an operator is needed");
         }
+        if !self.is_operator_due() {
+            return self.violate("NoStuck: an operator is needed, and enough copies are left");
+        }
         let group = self.latest();
         let view = group.view();
         let command = match group.phase() {
             GroupPhase::Serving { .. } => Command::Exclude { partition: PARTITION, view },
             GroupPhase::Sealing { reports } => {
-                let best = reports.iter().max_by(|a, b| a.1.compare(b.1));
-                match best {
+                // Those that are lost since, the status of the hosts shows.
+                let is_there = |(host, held): &(&HostId, &LogPosition)| {
+                    let region = &self.node(**host).region;
+                    region.is_complete() && region.held() == **held
+                };
+                let longest = |a: &(_, &LogPosition), b: &(_, &LogPosition)| a.1.compare(b.1);
+                let left = reports.iter().filter(is_there).max_by(longest);
+                // If none is left, the host that is given the partition gives it up.
+                match left.or_else(|| reports.iter().max_by(longest)) {
                     Some((&host, _)) => Command::AcceptLoss { partition: PARTITION, view, host },
                     None => {
                         Command::ForceNew { partition: PARTITION, view, host: group.group()[0] }

@@ -121,9 +121,7 @@ impl World {
             copy_missing: options.policy(),
         };
         let mut state = ClusterState::new(&config).expect("the configuration is valid");
-        if options.changes_group || options.drains {
-            state.apply(&Command::Finalize { level: ClusterLevel::HIGHEST });
-        }
+        state.apply(&Command::Finalize { level: ClusterLevel::HIGHEST });
         state.switch_off(&options.off);
         let nodes = hosts.iter().map(|id| (*id, new_node(&mut random))).collect();
         let mut world = Self {

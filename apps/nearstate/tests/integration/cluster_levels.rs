@@ -31,14 +31,14 @@ fn a_level_rises_when_all_hosts_can_and_an_earlier_program_then_refuses_to_serve
     let refused = hosts.refusal(&["finalize", "--host", "b", "--without", "x"]);
     assert!(refused.contains("\"x\"") || refused.contains(" x"), "{refused}");
     let raised = hosts.cluster(&["finalize", "--host", "b", "--without", "c"]).unwrap();
-    assert!(raised.contains("has level 5 from now on"), "{raised}");
+    assert!(raised.contains("has level 6 from now on"), "{raised}");
     hosts.run(2);
     hosts.until_all_count();
     (0..3).for_each(|number| hosts.until_level(number, 5));
     let table = hosts.cluster(&["status"]).unwrap();
-    assert_eq!(table.matches(", level 5\n").count(), 3, "{table}");
+    assert_eq!(table.matches(", level 6\n").count(), 3, "{table}");
     let again = hosts.cluster(&["finalize"]).unwrap();
-    assert!(again.contains("level 5, which is the highest one"), "{again}");
+    assert!(again.contains("level 6, which is the highest one"), "{again}");
 
     // Back to the earlier program: it serves nothing, says why, and ends.
     hosts.kill(2);

@@ -66,7 +66,7 @@ fn a_host_that_was_added_has_everything_when_all_others_are_gone() {
     (0..3).for_each(|number| hosts.run(number));
     until("it answers operators", || hosts.cluster(&["status", "--host", "d"]).is_some());
     let created = hosts.init();
-    assert!(created.contains("with level 5"), "{created}");
+    assert!(created.contains("with level 6"), "{created}");
     let add = ["add", "d", "--partition", "amf", "--host", "a"];
     let refused = hosts.refusal(&add);
     assert!(refused.contains("d does not vote"), "{refused}");

@@ -96,7 +96,7 @@ fn a_partition_goes_on_when_all_directories_of_the_membership_are_lost() {
     assert!(refusal.contains("amf on a (view 1)"), "{refusal}");
     assert!(refusal.contains("--new-membership"), "{refusal}");
     let created = hosts.cluster(&NEW).unwrap();
-    assert!(created.contains("the cluster is created, with level 5"), "{created}");
+    assert!(created.contains("the cluster is created, with level 6"), "{created}");
     assert!(created.contains("amf has no owner"), "{created}");
     // No host owns the partition by itself, although the copy of one counts in each new membership.
     hosts.until_all_have_reported();
@@ -140,7 +140,7 @@ fn an_interrupted_new_membership_keeps_the_copy_of_the_host_that_waits() {
         ["b", "c"].iter().any(|name| status.contains(&format!("\"leader\":\"{name}\"")))
     });
     let done = hosts.cluster(&[&NEW[..], &["--without", "a"]].concat()).unwrap();
-    assert!(done.contains("the membership that is there goes on, with level 5"), "{done}");
+    assert!(done.contains("the membership that is there goes on, with level 6"), "{done}");
     assert!(done.contains("amf has no owner"), "{done}");
     assert!(done.contains("not asked, because they do not answer: a"), "{done}");
     hosts.run(0);

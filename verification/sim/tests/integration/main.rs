@@ -215,6 +215,26 @@ fn each_rule_is_needed() {
     }
 }
 
+/// With too few full members, one lost region would need an operator although other copies have
+/// what was sealed. But no other copies may decide, and at no other time.
+#[test]
+fn copies_that_have_what_was_sealed_decide_while_too_few_are_full() {
+    let options = SimulationOptions::all().without(Switch::SealedCopies);
+    let is_stuck = |seed: &u64| {
+        let violation = run(*seed, &options).violation;
+        violation.is_some_and(|violation| violation.starts_with("NoStuck"))
+    };
+    let seed = (0..20_000).find(is_stuck).expect("an operator is needed");
+    println!("seed {seed}");
+    for (switch, (copies, needed)) in [(Switch::SealedOnly, (3, 2)), (Switch::Unsettled, (4, 3))] {
+        let options = SimulationOptions::all().with_group(copies, needed).without(switch);
+        let Some((seed, violation)) = find(&options, 0) else {
+            panic!("{switch:?} is not needed");
+        };
+        println!("{switch:?}: seed {seed}: {violation}");
+    }
+}
+
 #[test]
 fn an_owner_that_does_not_hear_must_be_suspected() {
     let options = SimulationOptions::all().with_faults(Faults::OwnerDeaf).with_group(3, 2);
