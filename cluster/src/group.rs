@@ -17,9 +17,9 @@
 //! report counts, and no other host owns it but by an operator.
 
 mod changes;
+mod reports;
 mod handed_over;
 mod raised;
-mod reports;
 
 use crate::command::Command;
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};

@@ -54,7 +54,6 @@ static SPEC: WorkloadSpec = WorkloadSpec {
              is one copy",
     ],
     is_pipelined: false,
-    ..WorkloadSpec::DEFAULT
 };
 
 impl WorkloadKind for MicroTx {

@@ -26,7 +26,7 @@ fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTest<'t> 
 fn in_folder<T>(name: &str, test: impl FnOnce(&CrashTest<'_>) -> Result<T, String>) -> T {
     let (folder, starter) = (folder(name), starter());
     let done = test(&crash_test(&folder, &starter)).unwrap_or_else(|e| panic!("{e}"));
-    std::fs::remove_dir_all(folder).unwrap();
+    std::fs::remove_dir_all(folder).unwrap_or_else(|e| panic!("{e}"));
     done
 }
 
@@ -90,7 +90,7 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     missing.retain(|point| !by_chance.contains(point) && !point.starts_with("repair."));
     assert_eq!(missing, Vec::<&str>::new(), "points that no scenario reaches");
     for folder in folders {
-        std::fs::remove_dir_all(folder).unwrap();
+        std::fs::remove_dir_all(folder).unwrap_or_else(|e| panic!("{e}"));
     }
 }
 

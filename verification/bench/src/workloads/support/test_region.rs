@@ -7,6 +7,7 @@ use nearstate_store::{CreateOptions, Region};
 
 /// Runs `steps` operations of each client in turn, and then `spoil` on the first one's connection.
 /// Returns how many records were wrong afterwards.
+#[expect(clippy::panic_in_result_fn, reason = "a test fails by panicking")]
 pub(crate) fn wrong_after(
     kind: &dyn WorkloadKind,
     (variant, clients): (&str, usize),
