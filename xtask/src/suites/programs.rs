@@ -15,12 +15,16 @@ const SIDE_BY_SIDE: usize = 2;
 
 /// Packages whose integration tests take longest, the longest first. They begin first, so that none
 /// of them runs alone at the end.
-const LONGEST: [&str; 6] = [
-    "nearstate-torture",
+const LONGEST: [&str; 10] = [
     "nearstate",
+    "nearstate-torture",
     "nearstate-store",
+    "nearstate-resp",
+    "nearstate-nudsf",
     "nearstate-clients",
     "nearstate-node",
+    "nearstate-fuzz",
+    "nearstate-membership",
     "nearstate-sim",
 ];
 
