@@ -50,6 +50,9 @@ impl ClusterState {
             return Applied::Refused(CommandRefusal::LevelReached);
         }
         self.level = level;
+        for group in self.groups.values_mut() {
+            group.recount(level);
+        }
         Applied::Finalized(level)
     }
 

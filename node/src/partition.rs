@@ -245,8 +245,8 @@ impl Partition {
             // A promotion or a demotion was killed, and another host is the owner.
             Some(FollowState::Promoting | FollowState::Demoting) => {
                 let is_bound = session.is_bound(self.group.cluster_id)?;
+                self.group.unsettle();
                 if !is_bound || !session.abandon_promotion()? {
-                    self.group.unsettle();
                     session.demote(None)?;
                 }
             }
@@ -537,6 +537,8 @@ impl Partition {
         let session = self.session();
         see(&session, view)?;
         session.set_owner_lease(Duration::ZERO)?;
+        // What other hosts lack is not replicated before the copy counts again.
+        self.group.unsettle();
         let following = session.following()?;
         if let (Some(copy), Some(seal)) = (following, seal)
             && is_sealed(&copy, seal)
@@ -562,7 +564,6 @@ impl Partition {
         {
             return Ok(Demotion::default());
         }
-        self.group.unsettle();
         let own = session.log_identity()?;
         session.demote(seal.filter(|(log, _)| *log == own).map(|(_, place)| place.position))
     }

@@ -53,9 +53,23 @@ impl GroupState {
             }
             (true | false, true) => {}
         }
+        Ok(self.decide(&counted))
+    }
+
+    /// The cluster is of another level: reports that did not count may be enough. Their hosts do
+    /// not repeat them.
+    pub(crate) fn recount(&mut self, level: ClusterLevel) {
+        let counted = self.counted_reports(level);
+        if !counted.is_empty() && counted.len() >= self.reports_needed() {
+            self.decide(&counted);
+        }
+    }
+
+    /// Ends the seal with reports that are enough.
+    fn decide(&mut self, counted: &[(HostId, LogPosition)]) -> Applied {
         // Only the excluded owner is full there, and its report does not count.
         invariant!(!self.is_operator_needed(), "reports decide nothing behind a raised view");
-        let Some((winner, sealed)) = self.winner(&counted) else {
+        let Some((winner, sealed)) = self.winner(counted) else {
             invariant!("a quorum of reports is not empty");
         };
         let counts_shorter = self.switches.is_off(Switch::ShorterIsNotFull);
@@ -68,7 +82,7 @@ impl GroupState {
             self.full.insert(winner);
         }
         self.begin_serving(winner, Some(sealed));
-        Ok(Applied::Sealed(winner, sealed))
+        Applied::Sealed(winner, sealed)
     }
 
     /// With n > 2 fewer reports are enough than there are full members. A longer copy that is

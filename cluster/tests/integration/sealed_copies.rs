@@ -56,6 +56,23 @@ fn from_level_6_on_each_copy_that_has_what_was_sealed_decides() {
     assert_eq!(own, Applied::Reported(HostId(2)));
 }
 
+/// Hosts do not repeat reports that were recorded below level 6.
+#[test]
+fn a_level_that_is_raised_during_a_seal_decides_with_the_reports_that_count_now() {
+    let mut state = lost_after_a_seal(5);
+    assert_eq!(state.apply(&report(3, 3, held(1, 89))), Applied::Reported(HostId(3)));
+    let mut decided = state.clone();
+    assert_eq!(decided.apply(&report(3, 1, held(1, 90))), Applied::Reported(HostId(1)));
+    for (state, owner) in [(&mut state, None), (&mut decided, Some(HostId(1)))] {
+        let level = ClusterLevel::SEALED_COPIES;
+        assert_eq!(state.apply(&Command::Finalize { level }), Applied::Finalized(level));
+        let group = state.group(PARTITION).unwrap();
+        assert_eq!(group.owner(), owner);
+    }
+    let group = decided.group(PARTITION).unwrap();
+    assert_eq!(group.full().iter().copied().collect::<Vec<_>>(), [HostId(1)]);
+}
+
 #[test]
 fn a_copy_that_does_not_count_decides_nothing_while_enough_members_are_full() {
     let mut state = lost_after_a_seal(6);

@@ -1,7 +1,7 @@
 //! The only copy that counts is lost, and another one has what was sealed (rule 6 of decision 026).
 
 use nearstate_cluster::{ClusterLevel, Command, HostId};
-use nearstate_store::{CreateOptions, Region};
+use nearstate_store::{CreateOptions, ReceiptState, Region};
 
 use crate::cluster_driver::{DrivenCluster, PARTITION, until};
 use crate::partition::{contents, group, has_all, joins, put, replicate, until as until_all};
@@ -75,4 +75,25 @@ fn an_owner_that_is_demoted_at_the_seal_again_keeps_its_records_and_takes_over()
     other.follow(3, &owner, false);
     until_all(3, &mut [&mut owner, &mut other], |hosts| has_all(hosts[0], hosts[1]));
     assert_eq!(joins(&other), joined);
+}
+
+/// While nothing is decided its copy may be the only one that has these commits.
+#[test]
+fn receipts_of_an_owner_that_becomes_a_copy_wait_until_other_hosts_have_the_commits() {
+    let [mut owner, one, mut other] = group("pending");
+    drop(one);
+    let writer = owner.session();
+    put(&writer, 0..50);
+    replicate(1, &mut owner, &mut [&mut other]);
+    other.partition.stop_following();
+    put(&writer, 50..60);
+    let receipt = writer.receipt_of_all().unwrap();
+    let seal = owner.frozen(2);
+    owner.partition.demote(2, Some(seal)).unwrap();
+    assert_eq!(writer.receipt_state(receipt).unwrap(), ReceiptState::Pending);
+    owner.own(3, Some(seal));
+    assert_eq!(writer.receipt_state(receipt).unwrap(), ReceiptState::Pending);
+    other.follow(3, &owner, false);
+    replicate(3, &mut owner, &mut [&mut other]);
+    assert_eq!(writer.receipt_state(receipt).unwrap(), ReceiptState::Replicated);
 }
