@@ -5,8 +5,8 @@
 //! K1  writers are fenced and drained; the region has exactly what the log has up to a position
 //! K2  the numbers, the log and the position are stored, state := returning
 //! K3  flag FOLLOWED, drain the writers
-//! K4  positions of the own log behind the seal are a gap; those up to it stay as they are until the
-//!     copy counts ([`Session::settle_receipts`]): perhaps no other host has them
+//! K4  positions of the own log behind the seal are a gap; those up to it stay as they are until
+//!     the copy counts ([`Session::settle_receipts`]): perhaps no other host has them
 //! K5  the log forgets its entries, no namespace is logged, incarnation + 1
 //! K6  the numbers, the log and the position take their places, state := full
 //! ```
@@ -22,9 +22,10 @@ use crate::session::Session;
 
 impl Session {
     /// Makes the owner's region a complete copy of its own log, because another host owns the
-    /// partition or one will, and goes on behind this position of it. False, and nothing is changed but that
-    /// commits in progress have ended, if the region does not hold exactly what the log had there:
-    /// then [`Session::demote`] makes it an empty copy. Writers are fenced. Can be repeated.
+    /// partition or one will, and goes on behind this position of it. False, and nothing is changed
+    /// but that commits in progress have ended, if the region does not hold exactly what the log had
+    /// there: then [`Session::demote`] makes it an empty copy. Writers are fenced. Can be repeated.
+    /// Receipts are not decided: perhaps no other host has their commits.
     ///
     /// Complexity: linear in the number of buckets, about 60 ns each.
     ///
