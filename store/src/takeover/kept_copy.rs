@@ -22,10 +22,11 @@ use crate::session::Session;
 
 impl Session {
     /// Makes the owner's region a complete copy of its own log, because another host owns the
-    /// partition or one will, and goes on behind this position of it. False, and nothing is changed
-    /// but that commits in progress have ended, if the region does not hold exactly what the log had
-    /// there: then [`Session::demote`] makes it an empty copy. Writers are fenced. Can be repeated.
-    /// Receipts are not decided: perhaps no other host has their commits.
+    /// partition or one will, and goes on behind this position of it. Receipts are not decided:
+    /// perhaps no other host has their commits. Writers are fenced. Can be repeated.
+    ///
+    /// False if the region does not hold exactly what the log had there: then [`Session::demote`]
+    /// makes it an empty copy. Nothing is changed but that commits in progress have ended.
     ///
     /// Complexity: linear in the number of buckets, about 60 ns each.
     ///
