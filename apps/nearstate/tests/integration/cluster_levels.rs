@@ -34,7 +34,7 @@ fn a_level_rises_when_all_hosts_can_and_an_earlier_program_then_refuses_to_serve
     assert!(raised.contains("has level 6 from now on"), "{raised}");
     hosts.run(2);
     hosts.until_all_count();
-    (0..3).for_each(|number| hosts.until_level(number, 5));
+    (0..3).for_each(|number| hosts.until_level(number, 6));
     let table = hosts.cluster(&["status"]).unwrap();
     assert_eq!(table.matches(", level 6\n").count(), 3, "{table}");
     let again = hosts.cluster(&["finalize"]).unwrap();
