@@ -33,7 +33,7 @@ const REPEATED_MAX: usize = 4;
 
 /// Lines of the last output of a failed test that the closing list repeats: the message of a panic
 /// and what the test printed before it.
-const LAST_LINES: usize = 40;
+const LAST_LINES: usize = 100;
 
 /// The variable with the number of tests that a test program runs at the same time.
 const THREADS: &str = "RUST_TEST_THREADS";
